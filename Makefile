@@ -1,0 +1,58 @@
+# Every target does its own set-up. `make help` lists them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+# Reinstall only when the project's own description changes.
+INSTALLED := $(VENV)/.installed-$(shell cat pyproject.toml | cksum | cut -d' ' -f1)
+
+.PHONY: help
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+.PHONY: python
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "holdfast needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || echo missing). Set PYTHON=/path/to/python3.11"; exit 1; }
+
+.PHONY: java
+java:
+	@scripts/check-java
+
+$(INSTALLED): | python
+	@test -x $(PY) || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing holdfast and its development tools into $(VENV) (once)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@rm -f $(VENV)/.installed-*
+	@touch $@
+
+.PHONY: install
+install: $(INSTALLED) ## create .venv and install everything into it
+
+.PHONY: test
+test: java $(INSTALLED) ## run the tests
+	$(PY) -m pytest
+
+.PHONY: check
+check: $(INSTALLED) ## lint, format check, types
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+.PHONY: demo
+demo: java $(INSTALLED) ## show the main job working
+	$(PY) -m holdfast.demo
+
+.PHONY: bench-store
+bench-store: $(INSTALLED) ## measure the store against the bare disk; results in benchmarks/results
+	$(PY) benchmarks/store.py
+
+.PHONY: guards
+guards: $(INSTALLED) ## remove one guard at a time in a copy and show which test notices
+	$(PY) scripts/remove_guards.py
+
+.PHONY: clean
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

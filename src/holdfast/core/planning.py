@@ -1,0 +1,149 @@
+"""Decisions as data: what may change in a sealed manifest, and what retention may remove.
+
+Nothing here reads or writes; the store carries the plans out.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from holdfast.core.manifest import CheckpointManifest
+from holdfast.errors import ManifestConflict
+
+_MUTABLE = {"sink_commit_statuses", "sink_epochs", "identifier", "manifest_checksum"}
+
+
+def merge_update(current: CheckpointManifest, proposed: CheckpointManifest) -> CheckpointManifest:
+    """Return `current` with what `proposed` adds: statuses closer to Committed, later sink epochs, a name.
+
+    A name in `current` stays when `proposed` has none: the update was made from an older copy. Anything else
+    that differs is refused, because the manifest is the decision and the decision was made.
+    """
+    _refuse_other_changes(current, proposed)
+    statuses = dict(current.sink_commit_statuses)
+    for sink, status in proposed.sink_commit_statuses.items():
+        if sink not in statuses or status.progress >= statuses[sink].progress:
+            statuses[sink] = status
+    epochs = dict(current.sink_epochs)
+    for sink, epoch in proposed.sink_epochs.items():
+        epochs[sink] = max(epoch, epochs.get(sink, 0))
+    merged = {
+        "sink_commit_statuses": statuses,
+        "sink_epochs": epochs,
+        "identifier": proposed.identifier or current.identifier,
+    }
+    return current.model_copy(update=merged, deep=True).stamped()
+
+
+def _refuse_other_changes(current: CheckpointManifest, proposed: CheckpointManifest) -> None:
+    ours, theirs = current.to_json_value(), proposed.to_json_value()
+    # A caller's copy from before the store stamped it does not know these three.
+    unstamped = {key for key in ("state_checksum", "dependencies", "size") if key not in theirs or not theirs[key]}
+    differing = sorted(
+        key for key in (ours.keys() | theirs.keys()) - _MUTABLE - unstamped if ours.get(key) != theirs.get(key)
+    )
+    if differing:
+        raise ManifestConflict(
+            f"checkpoint {current.checkpoint_id} is sealed: {', '.join(differing)} cannot change; "
+            "an update may only move sink statuses, sink epochs and the name"
+        )
+
+
+class Condition(StrEnum):
+    """How a checkpoint looks without reading its state."""
+
+    VALID = "valid"
+    BROKEN = "broken"
+    """The manifest is true, but something it needs is missing or short, or it has nothing to restore."""
+    CORRUPT = "corrupt"
+    """The manifest is damaged: nobody knows what it needs."""
+    ORPHAN = "orphan"
+    """There is no manifest, only what a dead writer or a lost file left behind."""
+    UNREADABLE = "unreadable"
+    """The storage did not give the manifest out: it may well be a good one."""
+
+
+@dataclass(frozen=True)
+class CheckpointFacts:
+    """What retention knows of one checkpoint."""
+
+    checkpoint_id: int
+    condition: Condition = Condition.VALID
+    named: bool = False
+    needs: frozenset[str] = frozenset()
+
+    @property
+    def valid(self) -> bool:
+        """Whether recovery could choose it, as far as can be told without reading state."""
+        return self.condition is Condition.VALID
+
+    @property
+    def needs_are_known(self) -> bool:
+        """Whether `needs` can be believed."""
+        return self.condition not in (Condition.CORRUPT, Condition.UNREADABLE)
+
+    def shares_nothing_with(self, other: "CheckpointFacts") -> bool:
+        """Whether no damaged sidecar can take both."""
+        return self is not other and not self.needs & other.needs
+
+
+@dataclass(frozen=True)
+class RetentionPlan:
+    """What to remove, and what must be read back first.
+
+    Each id in `verify_first` is one that the store will depend on once `remove` is gone; if one of them turns out
+    to be damaged, nothing is removed and a new plan is made without it.
+    """
+
+    keep: tuple[int, ...]
+    remove: tuple[int, ...]
+    verify_first: tuple[int, ...]
+    needed_sidecars: frozenset[str]
+    sidecars_may_go: bool
+    newest_valid: int | None
+
+
+def plan_retention(checkpoints: Iterable[CheckpointFacts], keep: int) -> RetentionPlan:
+    """Decide what may go so that `keep` recent checkpoints stay and no single flipped bit can take them all.
+
+    Beyond the `keep` newest valid ones these stay: named ones, everything above the newest valid id (a writer may
+    be at work there), the newest checkpoint that shares no sidecar with the newest (the fallback), and the oldest
+    one after the fallback, which takes its place once the newest shares nothing with it any more.
+    """
+    facts = sorted(checkpoints, key=lambda c: c.checkpoint_id)
+    valid = [c for c in facts if c.valid]
+    if not valid:
+        return RetentionPlan(tuple(c.checkpoint_id for c in facts), (), (), frozenset(), False, None)
+    newest = valid[-1]
+    recent = valid[-max(keep, 1) :]
+    fallback = [c for c in valid if c.shares_nothing_with(newest)][-1:]
+    successor = [c for c in valid if not fallback or c.checkpoint_id > fallback[0].checkpoint_id][:1]
+    chosen = {c.checkpoint_id for c in [*recent, *fallback, *successor]}
+
+    def stays(c: CheckpointFacts) -> bool:
+        beyond_pruning = c.checkpoint_id > newest.checkpoint_id or c.condition is Condition.UNREADABLE
+        # Damage among the recent ones is kept for a while: a person may want to look at it.
+        recent_damage = not c.valid and c.checkpoint_id > recent[0].checkpoint_id
+        return c.named or beyond_pruning or recent_damage or c.checkpoint_id in chosen
+
+    kept = [c for c in facts if stays(c)]
+    removed = [c for c in facts if not stays(c)]
+    return RetentionPlan(
+        keep=tuple(c.checkpoint_id for c in kept),
+        remove=tuple(c.checkpoint_id for c in removed),
+        verify_first=_verify_first(newest, kept, removed),
+        needed_sidecars=frozenset().union(*(c.needs for c in kept)),
+        sidecars_may_go=all(c.needs_are_known for c in kept),
+        newest_valid=newest.checkpoint_id,
+    )
+
+
+def _verify_first(
+    newest: CheckpointFacts, kept: list[CheckpointFacts], removed: list[CheckpointFacts]
+) -> tuple[int, ...]:
+    """Return what to read back: the pair that everything rests on, when an independent third is about to go."""
+    independent = [c for c in kept if c.valid and c.shares_nothing_with(newest)]
+    third_goes = any(c.valid and c.shares_nothing_with(newest) for c in removed)
+    if not third_goes or len(independent) > 1:
+        return ()
+    return tuple(c.checkpoint_id for c in [*independent, newest])

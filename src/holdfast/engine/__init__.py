@@ -1,0 +1,1 @@
+"""The protocol: fencing, recovery, retention. No pyspark."""

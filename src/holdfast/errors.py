@@ -1,0 +1,105 @@
+"""Every error Holdfast raises, grouped by what the caller must do.
+
+    HoldfastError
+    +-- CheckpointStoreError            a checkpoint store said no
+    |   +-- TransientStoreError         try again: the storage did not answer, nothing is known to be wrong
+    |   +-- InvalidRequest              fix the call
+    |   |   +-- CheckpointNotFound      there is no checkpoint with that id or name
+    |   |   +-- ManifestConflict        an update tried to change what is sealed
+    |   |   +-- StoreConfigurationError the URL, the path or its options cannot be a store
+    |   |   +-- UnsupportedStore        the storage cannot keep our promises (no conditional writes)
+    |   +-- CorruptCheckpoint           repair, or fall back to another checkpoint
+    |   |   +-- ManifestFormatError     the manifest is not a manifest
+    |   |       +-- UnsupportedVersion  the manifest was written by a newer Holdfast
+    |   +-- Fenced                      stop: another writer owns the store
+    |   +-- NoValidCheckpoint           stop and think: checkpoints exist and none can be trusted
+    +-- StreamingError                  binary snapshots
+        +-- DeserializationError        the bytes are truncated or malformed
+
+Messages never carry credentials: text from outside passes through `holdfast.secrets.scrub` first.
+"""
+
+from typing import Any
+
+
+class HoldfastError(Exception):
+    """Root of everything Holdfast raises on purpose."""
+
+
+class CheckpointStoreError(HoldfastError):
+    """A checkpoint store could not do what it was asked."""
+
+
+class TransientStoreError(CheckpointStoreError):
+    """The storage failed or did not answer; the same call may succeed later. Never means "no checkpoint"."""
+
+
+class InvalidRequest(CheckpointStoreError):
+    """The call itself is wrong; repeating it will not help."""
+
+
+class CheckpointNotFound(InvalidRequest):
+    """There is no checkpoint with that id or name."""
+
+    def __init__(self, wanted: int | str, hint: str = "") -> None:
+        self.wanted = wanted
+        what = f"checkpoint {wanted}" if isinstance(wanted, int) else f"checkpoint named '{wanted}'"
+        super().__init__(f"{what} not found" + (f"; {hint}" if hint else ""))
+
+
+class ManifestConflict(InvalidRequest):
+    """An update tried to change a part of a sealed manifest that never changes."""
+
+
+class StoreConfigurationError(InvalidRequest):
+    """The URL, path or options do not describe a store."""
+
+
+class UnsupportedStore(InvalidRequest):
+    """The storage cannot create or replace an object conditionally, so it cannot hold a decision."""
+
+
+class CorruptCheckpoint(CheckpointStoreError):
+    """Bytes of a checkpoint are damaged or missing."""
+
+
+class ManifestFormatError(CorruptCheckpoint):
+    """The bytes are not a manifest."""
+
+
+class UnsupportedVersion(ManifestFormatError):
+    """The manifest has a format version this Holdfast does not know."""
+
+    def __init__(self, found: int, supported: int) -> None:
+        self.found, self.supported = found, supported
+        super().__init__(
+            f"manifest format version {found} is newer than {supported}, the newest this holdfast reads; "
+            "upgrade holdfast to read it"
+        )
+
+
+class Fenced(CheckpointStoreError):
+    """Another writer sealed the id we wanted: stop, touch nothing, and let it work.
+
+    `checkpoint_id` is the id that was taken, `owner` whatever the winner's manifest says of itself.
+    """
+
+    def __init__(self, message: str, *, checkpoint_id: int, owner: dict[str, Any] | None = None) -> None:
+        self.checkpoint_id, self.owner = checkpoint_id, owner or {}
+        super().__init__(message)
+
+
+class NoValidCheckpoint(CheckpointStoreError):
+    """Checkpoints, sidecars or a pointer exist, but nothing can be trusted; starting over needs a person's word."""
+
+
+class StreamingError(HoldfastError):
+    """A binary snapshot could not be used."""
+
+
+class DeserializationError(StreamingError):
+    """Snapshot bytes are truncated or malformed; `position` is the byte where reading stopped."""
+
+    def __init__(self, message: str, position: int) -> None:
+        self.position = position
+        super().__init__(f"{message} (at byte {position})")

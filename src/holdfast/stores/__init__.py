@@ -1,0 +1,1 @@
+"""Where checkpoints live: filesystem, object storage, memory."""

@@ -1,0 +1,201 @@
+"""A store in a bucket, or in memory.
+
+    <prefix>/manifests/manifest-000042.json        created only if absent: the seal
+    <prefix>/manifests/latest.json                 a hint
+    <prefix>/checkpoints/state-000042.bin          the sidecar
+    <prefix>/checkpoints/state-000042-<attempt>.bin
+
+A small sidecar is created only if absent. When another one stands there, or when it is too large for one
+conditional request, it goes up under a name of its own: two writers that fight for an id never share a sidecar,
+and the manifest says which one is meant. Sidecars stay where they are when their manifest is removed.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+
+from holdfast.clock import new_token
+from holdfast.core import canonical_json
+from holdfast.core.buffers import Buffer
+from holdfast.core.names import manifest_id_of, manifest_name, sidecar_id_of, sidecar_name
+from holdfast.errors import UnsupportedStore
+from holdfast.stores.medium import AlreadySealed, Staged, VersionChanged, Versioned
+from holdfast.stores.objects import PART_BYTES, ObjectChanged, ObjectExists, Objects
+
+_PROBES = "probes"
+_TOMBSTONE = b'{"pruned":true}'
+
+
+class BucketMedium:
+    """Checkpoints as objects, decided by conditional requests."""
+
+    def __init__(self, objects: Objects, url: str, prefix: str = "") -> None:
+        self._objects = objects
+        self._url = url
+        self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
+
+    def describe(self) -> str:
+        """Return the URL as it was shown to people."""
+        return self._url
+
+    def prepare(self) -> None:
+        """Prove that a create does not overwrite and that a replace needs the right version."""
+        key = self._key(_PROBES, new_token())
+        try:
+            self._objects.create(key, b"first")
+            if not self._refuses_create(key) or not self._refuses_replace(key):
+                raise UnsupportedStore(
+                    f"{self._url}: the storage ignores conditional writes, so two writers could both believe "
+                    "they own a checkpoint; use a service that honours If-None-Match and If-Match"
+                )
+        finally:
+            self._objects.delete(key)
+
+    def _refuses_create(self, key: str) -> bool:
+        try:
+            self._objects.create(key, b"second")
+        except ObjectExists:
+            return True
+        return False
+
+    def _refuses_replace(self, key: str) -> bool:
+        stored = self._objects.read(key)
+        assert stored is not None
+        self._objects.replace(key, b"third", stored.version)
+        try:
+            self._objects.replace(key, b"fourth", stored.version)
+        except ObjectChanged:
+            return True
+        return False
+
+    def stage(self, checkpoint_id: int, chunks: Iterable[Buffer] | None, total: int) -> Staged:
+        """Upload the sidecar; where depends on its size and on who was there before."""
+        attempt = new_token()
+        if chunks is None:
+            return Staged(checkpoint_id, None, attempt)
+        name = sidecar_name(checkpoint_id)
+        if total <= PART_BYTES:
+            data = b"".join(chunks)
+            try:
+                self._objects.create(self._sidecar(name), data)
+                return Staged(checkpoint_id, name, attempt)
+            except ObjectExists:
+                chunks = [data]
+        name = sidecar_name(checkpoint_id, attempt)
+        self._objects.upload(self._sidecar(name), chunks)
+        return Staged(checkpoint_id, name, attempt)
+
+    def seal(self, staged: Staged, manifest: bytes) -> None:
+        """Create the manifest only if absent."""
+        try:
+            self._objects.create(self._manifest(staged.checkpoint_id), manifest)
+        except ObjectExists:
+            raise AlreadySealed from None
+
+    def discard(self, staged: Staged) -> None:
+        """Remove a sidecar that carries our attempt; one under the plain name may be another writer's by now."""
+        if staged.sidecar is not None and staged.sidecar != sidecar_name(staged.checkpoint_id):
+            self._objects.delete(self._sidecar(staged.sidecar))
+
+    def create_sidecar(self, checkpoint_id: int, chunks: Sequence[Buffer], total: int) -> None:
+        """Create under the plain name. One request, so its size is what the service takes in one (5 GB on S3)."""
+        try:
+            self._objects.create(self._sidecar(sidecar_name(checkpoint_id)), b"".join(chunks))
+        except ObjectExists:
+            raise AlreadySealed from None
+
+    def ids(self) -> list[int]:
+        """List the manifests."""
+        found = (manifest_id_of(name) for name in self._objects.list(self._key("manifests")))
+        return sorted(id for id in found if id is not None)
+
+    def read_manifest(self, checkpoint_id: int) -> Versioned | None:
+        """Get a manifest; its version is its entity tag."""
+        stored = self._objects.read(self._manifest(checkpoint_id))
+        if stored is None or stored.data == _TOMBSTONE:
+            return None
+        return Versioned(stored.data, stored.version)
+
+    def replace_manifest(self, checkpoint_id: int, manifest: bytes, version: str) -> None:
+        """Put over exactly that entity tag."""
+        try:
+            self._objects.replace(self._manifest(checkpoint_id), manifest, version)
+        except ObjectChanged:
+            raise VersionChanged from None
+
+    def read_pointer(self) -> int | None:
+        """Get latest.json."""
+        stored = self._objects.read(self._key("manifests", "latest.json"))
+        return None if stored is None else _pointed_id(stored.data)
+
+    def advance_pointer(self, checkpoint_id: int) -> None:
+        """Put latest.json over the version that was read, as long as it does not go backwards."""
+        key = self._key("manifests", "latest.json")
+        data = canonical_json.compact({"checkpoint_id": checkpoint_id})
+        while True:
+            stored = self._objects.read(key)
+            current = None if stored is None else _pointed_id(stored.data)
+            if current is not None and current >= checkpoint_id:
+                return
+            try:
+                if stored is None:
+                    self._objects.create(key, data)
+                else:
+                    self._objects.replace(key, data, stored.version)
+                return
+            except (ObjectExists, ObjectChanged):
+                continue
+
+    def sidecars(self) -> dict[str, int]:
+        """List the sidecars."""
+        listed = self._objects.list(self._key("checkpoints"))
+        return {name: size for name, size in listed.items() if sidecar_id_of(name) is not None}
+
+    def sidecar_size(self, name: str) -> int | None:
+        """Ask for the head."""
+        return self._objects.size(self._sidecar(name))
+
+    def read_sidecar(self, name: str, offset: int, length: int) -> bytes | None:
+        """Get a range."""
+        return self._objects.read_range(self._sidecar(name), offset, length)
+
+    def remove_checkpoint(self, checkpoint_id: int, version: str | None, keep_sidecars: frozenset[str]) -> None:
+        """Turn the manifest into a tombstone, which is conditional, and delete that, which need not be."""
+        if version is not None:
+            self.replace_manifest(checkpoint_id, _TOMBSTONE, version)
+        elif self.read_manifest(checkpoint_id) is not None:
+            raise VersionChanged
+        self._objects.delete(self._manifest(checkpoint_id))
+        for name in self.sidecars():
+            if sidecar_id_of(name) == checkpoint_id and name not in keep_sidecars:
+                self._objects.delete(self._sidecar(name))
+
+    def remove_sidecar(self, name: str) -> bool:
+        """Delete a sidecar."""
+        present = self.sidecar_size(name) is not None
+        self._objects.delete(self._sidecar(name))
+        return present
+
+    def sweep(self) -> int:
+        """Delete what a probe left behind; uploads are invisible until they are whole."""
+        probes = self._objects.list(self._key(_PROBES))
+        for name in probes:
+            self._objects.delete(self._key(_PROBES, name))
+        return len(probes)
+
+    def _manifest(self, checkpoint_id: int) -> str:
+        return self._key("manifests", manifest_name(checkpoint_id))
+
+    def _sidecar(self, name: str) -> str:
+        return self._key("checkpoints", name)
+
+    def _key(self, *parts: str) -> str:
+        return self._prefix + "/".join(parts)
+
+
+def _pointed_id(data: bytes) -> int | None:
+    try:
+        value = json.loads(data)
+    except ValueError:
+        return None
+    id = value.get("checkpoint_id") if isinstance(value, dict) else None
+    return id if isinstance(id, int) and id >= 0 else None

@@ -1,0 +1,210 @@
+"""Looking at a checkpoint before trusting it."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from holdfast.clock import Clock
+from holdfast.core import canonical_json
+from holdfast.core.checksums import sidecar_digest, state_checksum
+from holdfast.core.manifest import CheckpointManifest, checksum_of
+from holdfast.core.sidecar import StateFile
+from holdfast.core.validation import IntegrityFailure, ManifestWarning, RecoveryReport, ValidationResult
+from holdfast.errors import CorruptCheckpoint, ManifestFormatError
+from holdfast.stores.medium import Medium
+from holdfast.stores.state_reader import READ_BYTES, StateReader
+
+ByteProgress = Callable[[int], None]
+
+
+def parse_manifest(data: bytes, checkpoint_id: int) -> CheckpointManifest:
+    """Parse a stored manifest and compare its checksum and its id; CorruptCheckpoint if they do not fit.
+
+    A manifest without a checksum was written by another system: it parses, and only `import` trusts it.
+    """
+    try:
+        document = canonical_json.parse_object(data, "manifest")
+        manifest = CheckpointManifest.from_json_value(document)
+    except ManifestFormatError as error:
+        raise type(error)(*_located(error, checkpoint_id)) from None
+    if manifest.manifest_checksum is not None and manifest.manifest_checksum != checksum_of(document):
+        raise CorruptCheckpoint(
+            f"corrupt manifest of checkpoint {checkpoint_id}: manifest checksum mismatch: "
+            f"expected {manifest.manifest_checksum}, got {checksum_of(document)}"
+        )
+    if manifest.checkpoint_id != checkpoint_id:
+        raise CorruptCheckpoint(
+            f"corrupt manifest of checkpoint {checkpoint_id}: it says it is checkpoint {manifest.checkpoint_id}"
+        )
+    return manifest
+
+
+def _located(error: ManifestFormatError, checkpoint_id: int) -> tuple[object, ...]:
+    if hasattr(error, "found"):
+        return (error.found, error.supported)  # type: ignore[attr-defined]
+    return (f"corrupt manifest of checkpoint {checkpoint_id}: {error}",)
+
+
+class Verifier:
+    """Checks one checkpoint, with or without reading its state."""
+
+    def __init__(self, medium: Medium, vnode_count: int) -> None:
+        self._medium = medium
+        self._vnode_count = vnode_count
+        self._reader = StateReader(medium)
+
+    def check(
+        self, checkpoint_id: int, *, digests: bool, on_bytes: ByteProgress = lambda count: None
+    ) -> ValidationResult:
+        """Return the verdict. Storage that does not answer raises; damage is reported.
+
+        Without `digests`: checksum, presence and lengths. With them: every byte the checkpoint depends on.
+        """
+        stored = self._medium.read_manifest(checkpoint_id)
+        if stored is None:
+            return _failed(checkpoint_id, f"checkpoint {checkpoint_id} not found: it has no manifest")
+        try:
+            manifest = parse_manifest(stored.data, checkpoint_id)
+        except CorruptCheckpoint as error:
+            return _failed(checkpoint_id, str(error))
+        issues: list[ManifestWarning | IntegrityFailure] = [
+            ManifestWarning(f"manifest validation: {finding}") for finding in manifest.validate(self._vnode_count)
+        ]
+        issues += [IntegrityFailure(message) for message in self._failures(manifest, digests, on_bytes)]
+        return ValidationResult(checkpoint_id, tuple(issues))
+
+    def _failures(self, manifest: CheckpointManifest, digests: bool, on_bytes: ByteProgress) -> Iterator[str]:
+        if manifest.manifest_checksum is None:
+            yield "manifest has no checksum: another system wrote it; bring it in with 'holdfast import'"
+        if manifest.epoch == 0 or manifest.checkpoint_id == 0:
+            yield f"checkpoint_id is {manifest.checkpoint_id} and epoch is {manifest.epoch}: nothing to restore"
+        yield from _damaged_inline(manifest)
+        missing = list(self._missing(manifest))
+        yield from missing
+        if missing:
+            return
+        try:
+            files = self._reader.catalog(manifest).files
+        except CorruptCheckpoint as error:
+            yield str(error)
+            return
+        yield from self._short(files)
+        if digests:
+            yield from self._wrong_state_checksum(manifest, on_bytes)
+            yield from self._wrong_digests(manifest, files, on_bytes)
+
+    def _missing(self, manifest: CheckpointManifest) -> Iterator[str]:
+        """Yield what is absent: sidecars, and ranges that reach beyond the end of the own one."""
+        for name in sorted(manifest.needed_sidecars - {manifest.sidecar}):
+            if self._medium.sidecar_size(name) is None:
+                yield f"sidecar {name} is needed but not found"
+        if manifest.sidecar is None:
+            yield from (f"operator '{o}' is external, but there is no sidecar" for o in _external(manifest))
+            return
+        size = self._medium.sidecar_size(manifest.sidecar)
+        if size is None:
+            yield f"sidecar {manifest.sidecar} is referenced by checksum but not found"
+            return
+        for operator in _external(manifest):
+            state = manifest.operator_states[operator]
+            if state.external_offset + state.external_length > size:
+                yield (
+                    f"operator '{operator}' ends at byte {state.external_offset + state.external_length}, "
+                    f"sidecar {manifest.sidecar} has {size}"
+                )
+
+    def _short(self, files: Iterable[StateFile]) -> Iterator[str]:
+        ends: dict[str, int] = {}
+        for file in files:
+            if file.location is not None:
+                name = file.location.sidecar
+                ends[name] = max(ends.get(name, 0), file.location.offset + file.size)
+        for name, end in sorted(ends.items()):
+            size = self._medium.sidecar_size(name)
+            if size is None or size < end:
+                yield f"sidecar {name} is needed up to byte {end}, has {'none' if size is None else size}"
+
+    def _wrong_state_checksum(self, manifest: CheckpointManifest, on_bytes: ByteProgress) -> Iterator[str]:
+        has_inline = any(state.state_b64 is not None for state in manifest.operator_states.values())
+        if manifest.sidecar is None and not has_inline:
+            return
+        if manifest.state_checksum is None:
+            yield "state has no checksum"
+            return
+        found = self._state_checksum(manifest, on_bytes)
+        if found != manifest.state_checksum:
+            shape = "inline" if manifest.sidecar is None else "mixed" if has_inline else "state.bin"
+            yield f"{shape} checksum mismatch: expected {manifest.state_checksum}, got {found}"
+
+    def _state_checksum(self, manifest: CheckpointManifest, on_bytes: ByteProgress) -> str | None:
+        if manifest.sidecar is None:
+            return state_checksum(manifest.operator_states, None)
+        digest = sidecar_digest(manifest.operator_states)
+        size = self._medium.sidecar_size(manifest.sidecar) or 0
+        for start in range(0, size, READ_BYTES):
+            piece = self._medium.read_sidecar(manifest.sidecar, start, min(READ_BYTES, size - start)) or b""
+            digest.update(piece)
+            on_bytes(len(piece))
+        return digest.hexdigest()
+
+    def _wrong_digests(
+        self, manifest: CheckpointManifest, files: Iterable[StateFile], on_bytes: ByteProgress
+    ) -> Iterator[str]:
+        """Read what stands in earlier sidecars or inline; the own sidecar's bytes are in its checksum already."""
+        for file in files:
+            if file.location is not None and file.location.sidecar == manifest.sidecar:
+                continue
+            try:
+                for piece in self._reader.stream(file):
+                    on_bytes(len(piece))
+            except CorruptCheckpoint as error:
+                yield str(error)
+
+
+def _failed(checkpoint_id: int, message: str) -> ValidationResult:
+    return ValidationResult(checkpoint_id, (IntegrityFailure(message),))
+
+
+def _external(manifest: CheckpointManifest) -> list[str]:
+    return sorted(name for name, state in manifest.operator_states.items() if state.external)
+
+
+def _damaged_inline(manifest: CheckpointManifest) -> Iterator[str]:
+    for operator, state in sorted(manifest.operator_states.items()):
+        try:
+            state.try_decode_inline()
+        except ValueError as error:
+            yield f"operator '{operator}': {error}"
+
+
+def walk(
+    medium: Medium, verifier: Verifier, clock: Clock, on_bytes: ByteProgress = lambda count: None
+) -> RecoveryReport:
+    """Go from the newest checkpoint to the oldest and stop at the first that holds.
+
+    An id that a true manifest abandons is passed over, whether it holds or not: a recovery decided so before.
+    """
+    start = clock.monotonic()
+    ids = medium.ids()
+    abandoned: dict[int, int] = {}
+    skipped: list[tuple[int, str]] = []
+    chosen: int | None = None
+    for id in reversed(ids):
+        if id in abandoned:
+            skipped.append((id, f"abandoned by checkpoint {abandoned[id]}"))
+            continue
+        verdict = verifier.check(id, digests=True, on_bytes=on_bytes)
+        if verdict.valid:
+            chosen = id
+            break
+        skipped.append((id, verdict.reason))
+        for other in _abandons(medium, id):
+            abandoned.setdefault(other, id)
+    return RecoveryReport(chosen, tuple(skipped), len(ids), clock.monotonic() - start)
+
+
+def _abandons(medium: Medium, checkpoint_id: int) -> list[int]:
+    """Return what a manifest abandons. A true manifest is a decision, even when its state is damaged."""
+    stored = medium.read_manifest(checkpoint_id)
+    try:
+        return parse_manifest(stored.data, checkpoint_id).abandons if stored else []
+    except CorruptCheckpoint:
+        return []
