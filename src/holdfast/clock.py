@@ -9,7 +9,7 @@ import os
 import threading
 import time
 import uuid
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 
@@ -48,9 +48,12 @@ class SystemClock:
 SYSTEM_CLOCK = SystemClock()
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 def utc_from_ms(timestamp_ms: int) -> datetime:
     """Return the aware UTC time of a millisecond stamp."""
-    return datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC)
+    return _EPOCH + timedelta(milliseconds=timestamp_ms)
 
 
 _last_uuid_ms = 0
@@ -81,3 +84,8 @@ def new_uuid(clock: Clock = SYSTEM_CLOCK) -> uuid.UUID:
 def new_token() -> str:
     """Return a short random name for one attempt at something."""
     return os.urandom(8).hex()
+
+
+def jitter() -> float:
+    """Return a factor between 0.5 and 1, so that many writers do not come back at the same moment."""
+    return 0.5 + int.from_bytes(os.urandom(2), "big") / 131072

@@ -13,6 +13,16 @@
     |   |       +-- UnsupportedVersion  the manifest was written by a newer Holdfast
     |   +-- Fenced                      stop: another writer owns the store
     |   +-- NoValidCheckpoint           stop and think: checkpoints exist and none can be trusted
+    +-- SinkError                       a sink said no; alone: stop, a person must look
+    |   +-- RetryableSinkError          try again: the target did not answer
+    |   +-- UnknownOutcome              ask the target's ledger, never guess
+    |   +-- ForeignTimeline             another pipeline, or an earlier life of this one, wrote to the target
+    |   +-- SinkBehind                  the target lost epochs that were committed
+    +-- PipelineError                   a pipeline cannot start or go on
+    |   +-- PipelineDefinitionError     fix the definition
+    |   +-- MissingExtra                install the extra that a connector needs
+    |   +-- ApprovalNeeded              the pipeline changed: approve the difference, or undo it
+    |   +-- ReplayMismatch              a replayed epoch did not give what was recorded
     +-- StreamingError                  binary snapshots
         +-- DeserializationError        the bytes are truncated or malformed
 
@@ -91,6 +101,46 @@ class Fenced(CheckpointStoreError):
 
 class NoValidCheckpoint(CheckpointStoreError):
     """Checkpoints, sidecars or a pointer exist, but nothing can be trusted; starting over needs a person's word."""
+
+
+class SinkError(HoldfastError):
+    """A sink cannot take or show rows, and trying again will not help."""
+
+
+class RetryableSinkError(SinkError):
+    """The target did not answer or was busy; nothing was shown."""
+
+
+class UnknownOutcome(SinkError):
+    """A commit was sent and nobody knows whether it was carried out: only the target's ledger can tell."""
+
+
+class ForeignTimeline(SinkError):
+    """The target's ledger belongs to another timeline."""
+
+
+class SinkBehind(SinkError):
+    """The target's ledger stands before what was committed: a restored backup, or rows removed by hand."""
+
+
+class PipelineError(HoldfastError):
+    """A pipeline cannot start or go on."""
+
+
+class PipelineDefinitionError(PipelineError):
+    """Something in the pipeline's definition is wrong; the message names it."""
+
+
+class MissingExtra(PipelineError):
+    """A connector needs a package that is not installed; the message names the extra to install."""
+
+
+class ApprovalNeeded(PipelineError):
+    """The pipeline differs from what the checkpoint was made by, in a way that state may not survive."""
+
+
+class ReplayMismatch(PipelineError):
+    """A replayed epoch differs from its record, so going on would lose or double rows."""
 
 
 class StreamingError(HoldfastError):

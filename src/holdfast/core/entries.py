@@ -148,9 +148,12 @@ class OperatorCheckpoint(BaseModel):
         if self.state_b64 is None:
             return None
         try:
-            return base64.b64decode(self.state_b64, validate=True)
+            data = base64.b64decode(self.state_b64, validate=True)
         except (binascii.Error, ValueError) as error:
             raise ValueError(f"[LDB-4004] base64 decode failed: {error}") from error
+        if base64.b64encode(data).decode("ascii") != self.state_b64:
+            raise ValueError("[LDB-4004] base64 decode failed: bits after the last byte are not zero")
+        return data
 
     def decode_inline(self) -> bytes | None:
         """Return the inline bytes, or None when there are none or they are damaged (a warning is logged)."""

@@ -46,7 +46,7 @@ class ParentRef(BaseModel):
 class CheckpointManifest(BaseModel):
     """A point-in-time snapshot of a whole pipeline."""
 
-    model_config = ConfigDict(extra="allow", validate_assignment=True)
+    model_config = ConfigDict(extra="allow", validate_assignment=True, ser_json_inf_nan="constants")
 
     version: U32
     checkpoint_id: U64
@@ -81,6 +81,7 @@ class CheckpointManifest(BaseModel):
     dependencies: CheckpointDependencies | None = None
     sink_tokens: dict[str, Any] = Field(default_factory=dict)
     recovery: dict[str, Any] | None = None
+    identity: dict[str, Any] | None = None
     manifest_checksum: str | None = None
 
     @classmethod
@@ -145,7 +146,8 @@ class CheckpointManifest(BaseModel):
             return self.dependencies.state_files[0] if self.dependencies.state_files else None
         states = self.operator_states.values()
         external = any(state.external for state in states)
-        checksum_of_sidecar_alone = self.state_checksum is not None and not any(s.state_b64 for s in states)
+        inline = any(state.state_b64 is not None for state in states)
+        checksum_of_sidecar_alone = self.state_checksum is not None and not inline
         return sidecar_name(self.checkpoint_id) if external or checksum_of_sidecar_alone else None
 
     @property
@@ -185,8 +187,10 @@ class CheckpointManifest(BaseModel):
             raise ManifestFormatError(f"manifest is malformed: {place}: {first['msg']}") from None
 
     def stamped(self) -> Self:
-        """Return a copy whose `manifest_checksum` is true."""
-        return self.model_copy(update={"manifest_checksum": checksum_of(self.to_json_value())}, deep=True)
+        """Return a copy whose `manifest_checksum` is true; refuse what could not be read back once it is sealed."""
+        document = self.to_json_value()
+        self.from_json_value(document)
+        return self.model_copy(update={"manifest_checksum": checksum_of(document)}, deep=True)
 
 
 def checksum_of(document: dict[str, Any]) -> str:

@@ -6,9 +6,10 @@ the attempt that wrote it as well, so two writers never share one.
 
 import re
 
-_CHECKPOINT = re.compile(r"checkpoint_(\d{6,20})")
-_MANIFEST = re.compile(r"manifest-(\d{6,20})\.json")
-_SIDECAR = re.compile(r"state-(\d{6,20})(?:-([0-9a-z]{1,32}))?\.bin")
+_ID = "([0-9]{6}|[1-9][0-9]{6,19})"  # only the spelling we write, so that an id has one name
+_CHECKPOINT = re.compile(rf"checkpoint_{_ID}")
+_MANIFEST = re.compile(rf"manifest-{_ID}\.json")
+_SIDECAR = re.compile(rf"state-{_ID}(?:-([0-9a-z]{{1,32}}))?\.bin")
 
 
 def checkpoint_name(checkpoint_id: int) -> str:

@@ -37,8 +37,10 @@ def merge_update(current: CheckpointManifest, proposed: CheckpointManifest) -> C
 
 def _refuse_other_changes(current: CheckpointManifest, proposed: CheckpointManifest) -> None:
     ours, theirs = current.to_json_value(), proposed.to_json_value()
-    # A caller's copy from before the store stamped it does not know these three.
+    # A caller's copy from before the store stamped it does not know these: the last is the sidecar's own name.
     unstamped = {key for key in ("state_checksum", "dependencies", "size") if key not in theirs or not theirs[key]}
+    if current.dependencies and proposed.dependencies and not proposed.dependencies.state_files:
+        ours["dependencies"]["state_files"] = []
     differing = sorted(
         key for key in (ours.keys() | theirs.keys()) - _MUTABLE - unstamped if ours.get(key) != theirs.get(key)
     )

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from holdfast.core import canonical_json
 from holdfast.core.buffers import Buffer
 from holdfast.core.entries import OperatorCheckpoint
-from holdfast.core.frames import decode_frame, encode_frame
+from holdfast.core.frames import FRAME_HEADER_LENGTH, decode_frame, encode_frame
 from holdfast.core.names import sidecar_id_of
 from holdfast.errors import DeserializationError
 
@@ -155,13 +155,18 @@ class _Layout:
     ) -> None:
         entries: list[tuple[CapturedFile, str | None, int]] = []
         written: list[Buffer] = []
+        here: dict[tuple[str, int], int] = {}
         offset = 0
         for file in files:
             key = (file.sha256, file.size)
             if key in known:
                 entries.append((file, known[key].sidecar, known[key].offset))
                 continue
+            if key in here:
+                entries.append((file, None, here[key]))
+                continue
             entries.append((file, None, offset))
+            here[key] = offset
             written.append(_checked(file, moved[key] if key in moved else file.open()))
             offset += file.size
             self._new += 0 if key in moved else file.size
@@ -218,10 +223,13 @@ def decode_chunk(operator: str, chunk: Buffer, own_name: str | None, chunk_offse
     frame = decode_frame(chunk, INDEX_MAGIC)
     if frame.version != INDEX_VERSION:
         raise DeserializationError(f"sidecar index version {frame.version} is not known", 4)
-    return [
-        _decode_row(operator, row, chunk, own_name, chunk_offset + frame.length, frame.length)
-        for row in json.loads(bytes(frame.payload))["files"]
-    ]
+    try:
+        return [
+            _decode_row(operator, row, chunk, own_name, chunk_offset + frame.length, frame.length)
+            for row in json.loads(bytes(frame.payload))["files"]
+        ]
+    except (LookupError, TypeError, ValueError) as error:
+        raise DeserializationError(f"sidecar index is malformed: {error}", FRAME_HEADER_LENGTH) from error
 
 
 def _decode_row(
@@ -242,8 +250,10 @@ class Mover:
     """Decides which live bytes to write again, so that old sidecars become free, a little per checkpoint.
 
     Each checkpoint earns credit for the bytes it writes anyway, so moving at most doubles what is written. Bytes
-    leave the sidecar that is emptiest, and, when none is less than half full, one that is `chain_length` ids old:
-    after a while every byte has moved, and the newest checkpoint shares no sidecar with those from before.
+    leave the oldest sidecar once it is `chain_length` ids old, whatever else there is to do: after a while every
+    byte has moved, and the newest checkpoint shares no sidecar with those from before. While none is that old,
+    they leave the emptiest one that is less than half full. At most `limit_bytes` move at once, or a single larger
+    file for which credit was saved up.
     """
 
     limit_bytes: int = 64 * 1024 * 1024
@@ -256,13 +266,17 @@ class Mover:
     ) -> list[StateFile]:
         """Return the files to move with this checkpoint, which writes `new_bytes` of its own.
 
-        `files` are those that stay alive, `live` their bytes per sidecar, `sizes` the full size of each sidecar.
+        `files` are those that stay alive, `live` their bytes per sidecar, `sizes` the full size of each sidecar,
+        the newest among them: age is counted from it.
         """
-        self._credit = min(self._credit + new_bytes, self.limit_bytes)
         source = self._source(live, sizes)
+        at_source = {f.location: f for f in files if f.location is not None and f.location.sidecar == source}
+        candidates = sorted(at_source.values(), key=lambda file: file.size)
+        most = max([self.limit_bytes, *(file.size for file in candidates[-1:])])
+        self._credit = min(self._credit + new_bytes, most)
         chosen: list[StateFile] = []
-        for file in sorted((f for f in files if f.location), key=lambda file: file.size):
-            if file.location is not None and file.location.sidecar == source and file.size <= self._credit:
+        for file in candidates:
+            if file.size <= self._credit:
                 self._credit -= file.size
                 chosen.append(file)
         return chosen
@@ -270,10 +284,10 @@ class Mover:
     def _source(self, live: Mapping[str, int], sizes: Mapping[str, int]) -> str | None:
         if not live:
             return None
+        ids = {name: sidecar_id_of(name) or 0 for name in {*live, *sizes}}
+        oldest = min(live, key=lambda name: (ids[name], name))
+        if max(ids.values()) - ids[oldest] >= self.chain_length:
+            return oldest
         fill = {name: used / max(sizes.get(name, used), 1) for name, used in live.items()}
         emptiest = min(fill, key=lambda name: (fill[name], name))
-        if fill[emptiest] < self.half_empty:
-            return emptiest
-        ids = {name: sidecar_id_of(name) or 0 for name in live}
-        oldest = min(ids, key=lambda name: ids[name])
-        return oldest if max(ids.values()) - ids[oldest] >= self.chain_length else None
+        return emptiest if fill[emptiest] < self.half_empty else None

@@ -10,27 +10,31 @@ conditional request, it goes up under a name of its own: two writers that fight 
 and the manifest says which one is meant. Sidecars stay where they are when their manifest is removed.
 """
 
+import contextlib
 import json
 from collections.abc import Iterable, Sequence
 
-from holdfast.clock import new_token
+from holdfast.clock import SYSTEM_CLOCK, Clock, new_token
 from holdfast.core import canonical_json
 from holdfast.core.buffers import Buffer
 from holdfast.core.names import manifest_id_of, manifest_name, sidecar_id_of, sidecar_name
-from holdfast.errors import UnsupportedStore
+from holdfast.errors import CheckpointStoreError, UnsupportedStore
 from holdfast.stores.medium import AlreadySealed, Staged, VersionChanged, Versioned
-from holdfast.stores.objects import PART_BYTES, ObjectChanged, ObjectExists, Objects
+from holdfast.stores.objects import PART_BYTES, ObjectChanged, ObjectExists, Objects, RequestConflict
 
 _PROBES = "probes"
+_PROBE_MS = 60 * 60 * 1000
+_PROBE_ATTEMPTS = 3
 _TOMBSTONE = b'{"pruned":true}'
 
 
 class BucketMedium:
     """Checkpoints as objects, decided by conditional requests."""
 
-    def __init__(self, objects: Objects, url: str, prefix: str = "") -> None:
+    def __init__(self, objects: Objects, url: str, prefix: str = "", clock: Clock = SYSTEM_CLOCK) -> None:
         self._objects = objects
         self._url = url
+        self._clock = clock
         self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
 
     def describe(self) -> str:
@@ -38,17 +42,33 @@ class BucketMedium:
         return self._url
 
     def prepare(self) -> None:
-        """Prove that a create does not overwrite and that a replace needs the right version."""
-        key = self._key(_PROBES, new_token())
+        """Prove that a create does not overwrite and that a replace needs the right version.
+
+        A conflict where there can be none comes from a client that repeats a request whose answer was lost, and
+        proves nothing: the probe is repeated.
+        """
+        refusal = None
+        for _ in range(_PROBE_ATTEMPTS):
+            try:
+                refusal = self._refusal()
+                break
+            except (ObjectExists, ObjectChanged):
+                refusal = "the storage refuses conditional writes that should succeed, so no checkpoint can be sealed"
+        if refusal is not None:
+            raise UnsupportedStore(f"{self._url}: {refusal}; use a service that honours If-None-Match and If-Match")
+
+    def _refusal(self) -> str | None:
+        """Return why the storage will not do, None if it does as it should."""
+        key = self._key(_PROBES, f"{self._clock.now_ms():015d}-{new_token()}")
         try:
             self._objects.create(key, b"first")
-            if not self._refuses_create(key) or not self._refuses_replace(key):
-                raise UnsupportedStore(
-                    f"{self._url}: the storage ignores conditional writes, so two writers could both believe "
-                    "they own a checkpoint; use a service that honours If-None-Match and If-Match"
-                )
+            if self._refuses_create(key) and self._refuses_replace(key):
+                return None
+            return "the storage ignores conditional writes, so two writers could both believe they own a checkpoint"
         finally:
-            self._objects.delete(key)
+            # A probe that stays is swept up later; what failed before is what the caller must hear.
+            with contextlib.suppress(CheckpointStoreError):
+                self._objects.delete(key)
 
     def _refuses_create(self, key: str) -> bool:
         try:
@@ -59,7 +79,8 @@ class BucketMedium:
 
     def _refuses_replace(self, key: str) -> bool:
         stored = self._objects.read(key)
-        assert stored is not None
+        if stored is None:
+            raise ObjectChanged
         self._objects.replace(key, b"third", stored.version)
         try:
             self._objects.replace(key, b"fourth", stored.version)
@@ -78,7 +99,7 @@ class BucketMedium:
             try:
                 self._objects.create(self._sidecar(name), data)
                 return Staged(checkpoint_id, name, attempt)
-            except ObjectExists:
+            except (ObjectExists, RequestConflict):
                 chunks = [data]
         name = sidecar_name(checkpoint_id, attempt)
         self._objects.upload(self._sidecar(name), chunks)
@@ -91,15 +112,28 @@ class BucketMedium:
         except ObjectExists:
             raise AlreadySealed from None
 
+    def confirm(self, checkpoint_id: int) -> None:
+        """Nothing to do: an object that can be read is durable."""
+
     def discard(self, staged: Staged) -> None:
-        """Remove a sidecar that carries our attempt; one under the plain name may be another writer's by now."""
-        if staged.sidecar is not None and staged.sidecar != sidecar_name(staged.checkpoint_id):
+        """Remove the sidecar; it was created by this attempt alone."""
+        if staged.sidecar is not None:
             self._objects.delete(self._sidecar(staged.sidecar))
 
     def create_sidecar(self, checkpoint_id: int, chunks: Sequence[Buffer], total: int) -> None:
-        """Create under the plain name. One request, so its size is what the service takes in one (5 GB on S3)."""
+        """Create under the plain name: at once when it is small, else in parts after a look that nobody was there.
+
+        The look and the upload are two requests: two writers that store a large sidecar under one id at the same
+        moment can overwrite each other. `stage` has no such gap.
+        """
+        key = self._sidecar(sidecar_name(checkpoint_id))
+        if total > PART_BYTES:
+            if self._objects.size(key) is not None:
+                raise AlreadySealed
+            self._objects.upload(key, chunks)
+            return
         try:
-            self._objects.create(self._sidecar(sidecar_name(checkpoint_id)), b"".join(chunks))
+            self._objects.create(key, b"".join(chunks))
         except ObjectExists:
             raise AlreadySealed from None
 
@@ -127,7 +161,7 @@ class BucketMedium:
         stored = self._objects.read(self._key("manifests", "latest.json"))
         return None if stored is None else _pointed_id(stored.data)
 
-    def advance_pointer(self, checkpoint_id: int) -> None:
+    def advance_pointer(self, checkpoint_id: int) -> int:
         """Put latest.json over the version that was read, as long as it does not go backwards."""
         key = self._key("manifests", "latest.json")
         data = canonical_json.compact({"checkpoint_id": checkpoint_id})
@@ -135,13 +169,13 @@ class BucketMedium:
             stored = self._objects.read(key)
             current = None if stored is None else _pointed_id(stored.data)
             if current is not None and current >= checkpoint_id:
-                return
+                return current
             try:
                 if stored is None:
                     self._objects.create(key, data)
                 else:
                     self._objects.replace(key, data, stored.version)
-                return
+                return checkpoint_id
             except (ObjectExists, ObjectChanged):
                 continue
 
@@ -176,8 +210,9 @@ class BucketMedium:
         return present
 
     def sweep(self) -> int:
-        """Delete what a probe left behind; uploads are invisible until they are whole."""
-        probes = self._objects.list(self._key(_PROBES))
+        """Delete what a probe left behind, unless it may still be going on; uploads are invisible until whole."""
+        before = f"{self._clock.now_ms() - _PROBE_MS:015d}"
+        probes = [name for name in self._objects.list(self._key(_PROBES)) if name < before]
         for name in probes:
             self._objects.delete(self._key(_PROBES, name))
         return len(probes)
@@ -195,7 +230,7 @@ class BucketMedium:
 def _pointed_id(data: bytes) -> int | None:
     try:
         value = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     id = value.get("checkpoint_id") if isinstance(value, dict) else None
-    return id if isinstance(id, int) and id >= 0 else None
+    return id if type(id) is int and 0 <= id < 2**64 else None

@@ -51,6 +51,7 @@ class DirectoryMedium:
         with _translated(f"cannot use {self._base} as a store"):
             for path in (self._base, self._root, self._retained, self._staging):
                 self._make_directories(path)
+            self._flush_path()
             self._probe()
 
     def _make_directories(self, path: str) -> None:
@@ -61,6 +62,16 @@ class DirectoryMedium:
         with contextlib.suppress(FileExistsError):
             self._disk.make_directory(path)
         self._disk.sync_directory(parent)
+
+    def _flush_path(self) -> None:
+        """Flush every name on the way here: a process that made one of them may have died before it could."""
+        self._disk.sync_directory(self._root)
+        self._disk.sync_directory(self._base)
+        path = self._base
+        while (parent := os.path.dirname(path)) not in ("", path):
+            with contextlib.suppress(OSError):  # Above the store there may be what nobody lets us flush.
+                self._disk.sync_directory(parent)
+            path = parent
 
     def _probe(self) -> None:
         first, second = (os.path.join(self._staging, new_token()) for _ in range(2))
@@ -99,7 +110,7 @@ class DirectoryMedium:
                     for chunk in chunks:
                         file.write(chunk)
                     file.sync()
-            except OSError:
+            except BaseException:
                 self._abandon(attempt)
                 raise
         name = None if chunks is None else sidecar_name(checkpoint_id)
@@ -136,6 +147,12 @@ class DirectoryMedium:
             except FileExistsError:
                 raise AlreadySealed from None
             self._disk.sync_directory(target)
+
+    def confirm(self, checkpoint_id: int) -> None:
+        """Flush the names again."""
+        with _translated(f"cannot flush checkpoint {checkpoint_id}"):
+            self._disk.sync_directory(self._checkpoint(checkpoint_id))
+            self._disk.sync_directory(self._root)
 
     def discard(self, staged: Staged) -> None:
         """Remove the staging directory."""
@@ -215,12 +232,14 @@ class DirectoryMedium:
                 return None
         return checkpoint_id_of(text.decode(errors="replace").strip())
 
-    def advance_pointer(self, checkpoint_id: int) -> None:
+    def advance_pointer(self, checkpoint_id: int) -> int:
         """Replace latest.txt under the lock. Not flushed: it is a hint, and a lost or torn one is survived."""
         with _translated("cannot write latest.txt"), self._disk.locked(self._lock):
             current = self.read_pointer()
-            if current is None or current < checkpoint_id:
-                self._replace(self._pointer, checkpoint_name(checkpoint_id).encode(), flush=False)
+            if current is not None and current >= checkpoint_id:
+                return current
+            self._replace(self._pointer, checkpoint_name(checkpoint_id).encode(), flush=False)
+            return checkpoint_id
 
     def sidecars(self) -> dict[str, int]:
         """Look into every checkpoint directory and into retained/."""
@@ -300,15 +319,13 @@ class DirectoryMedium:
             for entry in self._entries(self._staging):
                 path = os.path.join(self._staging, entry)
                 if not self._is_held(path):
-                    self._delete_directory(path)
-                    removed += 1
+                    removed += self._delete_directory(path)
             removed += self._sweep_temporaries(self._root)
             for id in self.ids():
                 directory = self._checkpoint(id)
                 removed += self._sweep_temporaries(directory)
                 if not self._entries(directory):
-                    self._disk.remove_directory(directory)
-                    removed += 1
+                    removed += self._remove_empty(directory)
         return removed
 
     def _sweep_temporaries(self, directory: str) -> int:
@@ -326,10 +343,21 @@ class DirectoryMedium:
         except FileNotFoundError:
             return []
 
-    def _delete_directory(self, directory: str) -> None:
+    def _delete_directory(self, directory: str) -> bool:
         for name in self._entries(directory):
-            self._disk.unlink(os.path.join(directory, name))
-        self._disk.remove_directory(directory)
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.unlink(os.path.join(directory, name))
+        return self._remove_empty(directory)
+
+    def _remove_empty(self, directory: str) -> bool:
+        """Remove an empty directory; False when a writer was quicker: it renamed it away, removed it or filled it."""
+        try:
+            self._disk.remove_directory(directory)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return False
+        return True
 
     def _checkpoint(self, checkpoint_id: int) -> str:
         return os.path.join(self._root, checkpoint_name(checkpoint_id))

@@ -183,7 +183,7 @@ class LocalDisk:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(descriptor)
+            _release(descriptor)
 
 
 class _LocalFile:
@@ -191,7 +191,8 @@ class _LocalFile:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The file is new: the only one who can have locked it is somebody asking `is_held`, for a moment.
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
 
     def write(self, data: Buffer) -> None:
         rest = memoryview(data).cast("B")
@@ -203,5 +204,13 @@ class _LocalFile:
 
     def close(self) -> None:
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            _release(self._descriptor)
             self._descriptor = -1
+
+
+def _release(descriptor: int) -> None:
+    """Unlock, then close: a process that was forked in between shares the lock, and closing ours would leave it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)

@@ -55,6 +55,10 @@ class Medium(Protocol):
         """Create the manifest, whole or not at all, durably. AlreadySealed if there is one; then nothing changed."""
         ...
 
+    def confirm(self, checkpoint_id: int) -> None:
+        """Make a sealed checkpoint durable for certain: `seal` may have been cut off after the manifest appeared."""
+        ...
+
     def discard(self, staged: Staged) -> None:
         """Remove what `stage` wrote, as far as it is still there."""
         ...
@@ -79,8 +83,8 @@ class Medium(Protocol):
         """Return the id the pointer names, None when it is missing or makes no sense."""
         ...
 
-    def advance_pointer(self, checkpoint_id: int) -> None:
-        """Let the pointer name this id unless it names a higher one."""
+    def advance_pointer(self, checkpoint_id: int) -> int:
+        """Let the pointer name this id unless it names a higher one; return the id it names now."""
         ...
 
     def sidecars(self) -> dict[str, int]:

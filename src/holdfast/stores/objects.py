@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,10 +28,15 @@ from holdfast.secrets import scrub
 
 PART_BYTES = 8 * 1024 * 1024
 _PARALLEL_PARTS = 4
+_CREATE_ATTEMPTS = 3
 
 
 class ObjectExists(Exception):
     """A create found an object under that key."""
+
+
+class RequestConflict(TransientStoreError):
+    """Two requests met and neither is known to have won."""
 
 
 class ObjectChanged(Exception):
@@ -88,12 +94,20 @@ class Bucket:
         self._store = store
 
     def create(self, key: str, data: bytes) -> None:
-        """Put with If-None-Match."""
+        """Put with If-None-Match.
+
+        S3 also answers 409 when two requests met and neither left an object, and wants the request repeated; obstore
+        reports both answers alike.
+        """
         with _translated(f"cannot create {key}"):
-            try:
-                obstore.put(self._store, key, data, mode="create", use_multipart=False)
-            except (AlreadyExistsError, FileExistsError):
-                raise ObjectExists from None
+            for _ in range(_CREATE_ATTEMPTS):
+                try:
+                    obstore.put(self._store, key, data, mode="create", use_multipart=False)
+                    return
+                except (AlreadyExistsError, FileExistsError):
+                    if self.size(key) is not None:
+                        raise ObjectExists from None
+        raise TransientStoreError(f"cannot create {key}: it kept meeting other requests; try again")
 
     def replace(self, key: str, data: bytes, version: str) -> None:
         """Put with If-Match."""
@@ -192,4 +206,8 @@ def _translated(what: str) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    return scrub(str(error).strip().split("\n", 1)[0])
+    """Return what went wrong in one line. Of a server's XML only code and message: the rest may repeat a token."""
+    text = str(error).strip()
+    line = text.split("\n", 1)[0].partition("<")[0].rstrip(": ")
+    said = [match[1] for tag in ("Code", "Message") if (match := re.search(f"<{tag}>([^<]*)</{tag}>", text))]
+    return scrub(f"{line} ({', '.join(said)})" if said else line)

@@ -1,11 +1,12 @@
 """Carries out retention: removes what `core.planning` says may go, and what dead writers left behind."""
 
 import logging
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from holdfast.core.names import sidecar_id_of, sidecar_name
+from holdfast.core.names import sidecar_id_of
 from holdfast.core.planning import CheckpointFacts, Condition, RetentionPlan, plan_retention
-from holdfast.errors import CorruptCheckpoint, TransientStoreError
+from holdfast.errors import CorruptCheckpoint, TransientStoreError, UnsupportedVersion
 from holdfast.stores.medium import Medium, VersionChanged
 from holdfast.stores.verification import Verifier, parse_manifest
 
@@ -27,32 +28,45 @@ class Retention:
     def prune(self, keep: int) -> list[int]:
         """Remove checkpoints beyond `keep` and clean up orphans; return the ids that went."""
         versions: dict[int, str | None] = {}
-        plan = self._verified_plan(self._survey(versions), keep)
+        survey = self._survey(versions)
+        plan = self._verified_plan(survey, keep)
         removed = []
+        if plan.remove and plan.newest_valid is not None:
+            # Removing leaves gaps, and `load_latest` looks only one id beyond the pointer.
+            self._medium.advance_pointer(plan.newest_valid)
         keep_sidecars = plan.needed_sidecars if plan.sidecars_may_go else frozenset(self._medium.sidecars())
-        for id in plan.remove:
+        for facts, spared in _in_order(survey, plan):
+            id = facts.checkpoint_id
             try:
-                self._medium.remove_checkpoint(id, versions[id], keep_sidecars)
-                removed.append(id)
+                self._medium.remove_checkpoint(id, versions[id], keep_sidecars | spared)
+                if versions[id] is not None:  # An orphan is no checkpoint; another prune may be about to delete it.
+                    removed.append(id)
             except VersionChanged:
                 _log.info("checkpoint %d changed while it was to be pruned: kept", id)
-        self.clean()
-        return removed
+                keep_sidecars |= facts.needs
+        gone = set(removed)
+        self._clean([facts for facts in survey if facts.checkpoint_id not in gone])
+        return sorted(removed)
+
+    def plan(self, keep: int) -> RetentionPlan:
+        """Return what `prune` would do now, and do nothing."""
+        return self._verified_plan(self._survey({}), keep)
 
     def clean(self) -> int:
         """Remove sidecars that no manifest needs and leftovers of dead writers; return how many."""
-        versions: dict[int, str | None] = {}
-        survey = self._survey(versions)
+        return self._clean(self._survey({}))
+
+    def _clean(self, survey: list[CheckpointFacts]) -> int:
+        """Clean up beside what a survey found. What was sealed since is above its newest valid id: left alone."""
         removed = self._medium.sweep()
         valid = [facts.checkpoint_id for facts in survey if facts.valid]
         if not valid or not all(facts.needs_are_known for facts in survey):
             return removed
         needed: frozenset[str] = frozenset().union(*(facts.needs for facts in survey))
         removed += self._remove_orphans(survey, needed, newest_valid=valid[-1])
-        with_manifest = {id for id, version in versions.items() if version is not None}
         for name in self._medium.sidecars():
             id = sidecar_id_of(name)
-            if name not in needed and id is not None and id <= valid[-1] and not self._in_place(name, with_manifest):
+            if name not in needed and id is not None and id <= valid[-1]:
                 removed += self._medium.remove_sidecar(name)
         return removed
 
@@ -66,12 +80,6 @@ class Retention:
                 except VersionChanged:
                     continue
         return removed
-
-    @staticmethod
-    def _in_place(name: str, with_manifest: set[int]) -> bool:
-        """Whether a sidecar stands beside a manifest that does not name it; it goes when that checkpoint goes."""
-        id = sidecar_id_of(name)
-        return id in with_manifest and name == sidecar_name(id or 0)
 
     def _verified_plan(self, survey: list[CheckpointFacts], keep: int) -> RetentionPlan:
         """Plan, read back what everything will rest on, and plan again without what turned out damaged."""
@@ -91,9 +99,23 @@ class Retention:
         return checkpoint_id in self._verified
 
     def _survey(self, versions: dict[int, str | None]) -> list[CheckpointFacts]:
-        return [self._facts(id, versions) for id in self._medium.ids()]
+        abandons: dict[int, list[int]] = {}
+        survey = {id: self._facts(id, versions, abandons) for id in self._medium.ids()}
+        given_up: set[int] = set()
+        for id in reversed(survey):
+            if id in given_up:
+                continue  # What it abandons does not count: whoever abandoned it decided again.
+            for other in survey.keys() & set(abandons.get(id, ())) - given_up:
+                given_up.add(other)
+                if survey[other].valid:  # Recovery will never choose it, so nothing may rest on it.
+                    survey[other] = replace(survey[other], condition=Condition.BROKEN)
+                if survey[other].named:  # It stays, so the word that it was given up must stay too.
+                    survey[id] = replace(survey[id], named=True)
+        return list(survey.values())
 
-    def _facts(self, checkpoint_id: int, versions: dict[int, str | None]) -> CheckpointFacts:
+    def _facts(
+        self, checkpoint_id: int, versions: dict[int, str | None], abandons: dict[int, list[int]]
+    ) -> CheckpointFacts:
         versions[checkpoint_id] = None
         try:
             stored = self._medium.read_manifest(checkpoint_id)
@@ -101,8 +123,9 @@ class Retention:
                 return CheckpointFacts(checkpoint_id, Condition.ORPHAN)
             versions[checkpoint_id] = stored.version
             manifest = parse_manifest(stored.data, checkpoint_id)
-            holds = self._verifier.check(checkpoint_id, digests=False).valid
-        except TransientStoreError:
+            abandons[checkpoint_id] = manifest.abandons
+            holds = self._verifier.judge(manifest, digests=False).valid
+        except (TransientStoreError, UnsupportedVersion):
             return CheckpointFacts(checkpoint_id, Condition.UNREADABLE)
         except CorruptCheckpoint:
             return CheckpointFacts(checkpoint_id, Condition.CORRUPT)
@@ -112,3 +135,19 @@ class Retention:
             named=manifest.identifier is not None,
             needs=manifest.needed_sidecars,
         )
+
+
+def _in_order(
+    survey: Iterable[CheckpointFacts], plan: RetentionPlan
+) -> Iterator[tuple[CheckpointFacts, frozenset[str]]]:
+    """Yield what goes so that a crash on the way leaves nothing worse than it was, and what to spare each time.
+
+    First the damaged and the abandoned, oldest first: the word that abandons an id outlives the id. Then the good
+    ones, newest first: a checkpoint goes before the ones whose bytes it needs.
+    """
+    going = set(plan.remove)
+    doomed = [facts for facts in survey if facts.checkpoint_id in going]
+    good = [facts for facts in doomed if facts.valid]
+    spared: frozenset[str] = frozenset().union(*(facts.needs for facts in good))
+    yield from ((facts, spared) for facts in doomed if not facts.valid)
+    yield from ((facts, frozenset()) for facts in reversed(good))

@@ -1,6 +1,7 @@
 """The checkpoint store, the same on every medium."""
 
 import builtins
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -9,8 +10,8 @@ from holdfast.core.buffers import Buffer
 from holdfast.core.checksums import Digest, inline_digest, sidecar_digest
 from holdfast.core.dependencies import CheckpointDependencies
 from holdfast.core.manifest import DEFAULT_VNODE_COUNT, CheckpointManifest
-from holdfast.core.names import sidecar_name
-from holdfast.core.planning import merge_update
+from holdfast.core.names import sidecar_id_of, sidecar_name
+from holdfast.core.planning import RetentionPlan, merge_update
 from holdfast.core.validation import RecoveryReport, ValidationResult
 from holdfast.errors import (
     CheckpointNotFound,
@@ -18,6 +19,7 @@ from holdfast.errors import (
     CorruptCheckpoint,
     Fenced,
     InvalidRequest,
+    ManifestFormatError,
     TransientStoreError,
 )
 from holdfast.stores.medium import AlreadySealed, Medium, Staged, VersionChanged
@@ -66,7 +68,11 @@ class DurableCheckpointStore:
     ) -> CheckpointManifest:
         """Sidecar first, then the manifest, then the pointer."""
         total = sum(memoryview(chunk).nbytes for chunk in state_data or ())
-        _refuse_nonsense(manifest, None if state_data is None else total)
+        _refuse_nonsense(manifest)
+        if state_data is None:
+            manifest = self._joined(manifest)
+        else:
+            _refuse_ranges_beyond(manifest, total)
         digest = sidecar_digest(manifest.operator_states)
         chunks = None if state_data is None else _hashed(state_data, digest)
         try:
@@ -76,35 +82,93 @@ class DurableCheckpointStore:
                 """Feed the digest all the same: it tells our own earlier success from another writer."""
             sealed = _stamped(manifest, sidecar_name(manifest.checkpoint_id), digest, total)
             return self._already_ours(sealed)
-        sealed = _stamped(manifest, staged.sidecar, digest, total)
-        sealed = self._seal(staged, sealed)
-        self._after_seal(sealed.checkpoint_id)
-        return sealed
+        return self._seal(staged, _stamped(manifest, staged.sidecar, digest, total))
+
+    def _joined(self, manifest: CheckpointManifest) -> CheckpointManifest:
+        """Return the manifest with the checksum of the sidecar that was stored before it; refuse if none was."""
+        name = manifest.sidecar
+        if name is None:
+            return manifest
+        size = self._medium.sidecar_size(name)
+        if size is None and self.newest_id() >= manifest.checkpoint_id:
+            # Whoever sealed that id may well have pruned what we wanted to go on from: it is theirs now.
+            raise self._fenced(manifest.checkpoint_id)
+        if size is None:
+            states = ", ".join(f"'{o}'" for o, state in sorted(manifest.operator_states.items()) if state.external)
+            raise InvalidRequest(
+                f"checkpoint {manifest.checkpoint_id} needs {name}{f' for {states}' if states else ''}, "
+                "which is not stored; use save_with_state"
+            )
+        _refuse_ranges_beyond(manifest, size)
+        if manifest.state_checksum is not None:
+            return manifest
+        return manifest.model_copy(update={"state_checksum": self._verifier.state_checksum(manifest)})
 
     def _seal(self, staged: Staged, sealed: CheckpointManifest) -> CheckpointManifest:
         try:
             self._medium.seal(staged, sealed.to_json().encode())
-            return sealed
         except AlreadySealed:
-            existing = self._already_ours(sealed, on_foreign=lambda: self._medium.discard(staged))
-            if existing.sidecar != staged.sidecar:
-                self._medium.discard(staged)
-            return existing
+            self._discard(staged)
+            return self._already_ours(sealed)
         except TransientStoreError:
             # The request may have been carried out all the same: our own manifest there means it was.
             existing_or_none = self._same_decision(sealed)
             if existing_or_none is None:
                 raise
-            return existing_or_none
+            sealed = existing_or_none
+        if self._after_seal(sealed) > sealed.checkpoint_id:
+            self._refuse_late_seal(sealed)
+        return sealed
 
-    def _already_ours(
-        self, sealed: CheckpointManifest, on_foreign: Callable[[], None] = lambda: None
-    ) -> CheckpointManifest:
+    def _refuse_late_seal(self, sealed: CheckpointManifest) -> None:
+        """Tell a writer that slept: the id it found free was used, and pruned, by those who replaced it.
+
+        Two of one generation are the same writer, who may fill a gap. A fence that is not the newest fences nobody.
+        """
+        for id in reversed(self.list_ids()):
+            if id <= sealed.checkpoint_id:
+                return
+            try:
+                later = self.load_by_id(id)
+            except CorruptCheckpoint:
+                continue
+            if later is None:
+                continue
+            if sealed.kind == "fence" or (later.generation or 0) > (sealed.generation or 0):
+                self._withdraw(sealed)
+                raise self._fenced(id, f"checkpoint {sealed.checkpoint_id} came too late: checkpoint {id}")
+
+    def _withdraw(self, sealed: CheckpointManifest) -> None:
+        """Take a late checkpoint out again, unless somebody knows of it: then only its writer is late to hear."""
+        needed: set[str] = set()
+        for id in self.list_ids():
+            try:
+                other = self.load_by_id(id)
+            except CorruptCheckpoint:
+                return
+            if other is None or id == sealed.checkpoint_id:
+                continue
+            if sealed.checkpoint_id in {*other.abandons, *([other.parent.id] if other.parent else [])}:
+                return
+            needed |= other.needed_sidecars
+        stored = self._medium.read_manifest(sealed.checkpoint_id)
+        if stored is not None and stored.data == sealed.to_json().encode():
+            others = frozenset(self._medium.sidecars()) - {sealed.sidecar or ""}
+            with contextlib.suppress(VersionChanged):
+                self._medium.remove_checkpoint(sealed.checkpoint_id, stored.version, others | needed)
+
+    def _discard(self, staged: Staged) -> None:
+        """Remove what we staged, unless what stands under the id names it or cannot be read."""
+        with contextlib.suppress(CheckpointStoreError):
+            winner = self.load_by_id(staged.checkpoint_id)
+            if winner is not None and staged.sidecar not in winner.needed_sidecars:
+                self._medium.discard(staged)
+
+    def _already_ours(self, sealed: CheckpointManifest) -> CheckpointManifest:
         existing = self._same_decision(sealed)
         if existing is None:
-            on_foreign()
             raise self._fenced(sealed.checkpoint_id)
-        self._after_seal(sealed.checkpoint_id)
+        self._after_seal(sealed)
         return existing
 
     def _same_decision(self, sealed: CheckpointManifest) -> CheckpointManifest | None:
@@ -113,9 +177,12 @@ class DurableCheckpointStore:
             existing = self.load_by_id(sealed.checkpoint_id)
         except CorruptCheckpoint:
             return None
-        return existing if existing is not None and _decision(existing) == _decision(sealed) else None
+        if existing is None or not _says_the_same(existing, sealed):
+            return None
+        self._medium.confirm(sealed.checkpoint_id)
+        return existing
 
-    def _fenced(self, checkpoint_id: int) -> Fenced:
+    def _fenced(self, checkpoint_id: int, what: str = "") -> Fenced:
         owner: dict[str, object] = {}
         try:
             if (winner := self.load_by_id(checkpoint_id)) is not None:
@@ -129,20 +196,23 @@ class DurableCheckpointStore:
             pass  # The winner's manifest is only for the message.
         known = ", ".join(f"{key} {value}" for key, value in owner.items() if value is not None)
         return Fenced(
-            f"checkpoint {checkpoint_id} was sealed by another writer{f' ({known})' if known else ''}; "
-            "nothing was written",
+            f"{what or f'checkpoint {checkpoint_id}'} was sealed by another writer"
+            f"{f' ({known})' if known else ''}; {'stop' if what else 'nothing was written'}",
             checkpoint_id=checkpoint_id,
             owner=owner,
         )
 
-    def _after_seal(self, checkpoint_id: int) -> None:
-        """Pointer and retention: neither can make a sealed checkpoint fail."""
+    def _after_seal(self, sealed: CheckpointManifest) -> int:
+        """Pointer and retention: neither can make a sealed checkpoint fail. Returns the id the pointer names."""
+        newest = sealed.checkpoint_id
         try:
-            self._medium.advance_pointer(checkpoint_id)
-            if self._retain is not None and len(self.list_ids()) > self._retain:
+            newest = self._medium.advance_pointer(newest)
+            # After a fence nothing goes: recovery may still want to read what the fence abandons.
+            if self._retain is not None and sealed.kind != "fence" and len(self.list_ids()) > self._retain:
                 self.prune(self._retain)
         except CheckpointStoreError as error:
-            _log.warning("checkpoint %d is sealed, but tidying up failed: %s", checkpoint_id, error)
+            _log.warning("checkpoint %d is sealed, but tidying up failed: %s", sealed.checkpoint_id, error)
+        return newest
 
     def save_state_data(self, checkpoint_id: int, chunks: Sequence[Buffer]) -> None:
         """Create a sidecar under its plain name."""
@@ -153,6 +223,7 @@ class DurableCheckpointStore:
         except AlreadySealed:
             if not self._holds_same_bytes(sidecar_name(checkpoint_id), chunks, total):
                 raise self._fenced(checkpoint_id) from None
+            self._medium.confirm(checkpoint_id)
 
     def _holds_same_bytes(self, name: str, chunks: Iterable[Buffer], total: int) -> bool:
         if self._medium.sidecar_size(name) != total:
@@ -185,8 +256,15 @@ class DurableCheckpointStore:
             if stored is None:
                 raise CheckpointNotFound(checkpoint_id, "it may have been pruned")
             current = parse_manifest(stored.data, checkpoint_id)
+            if current.manifest_checksum is None:
+                raise InvalidRequest(
+                    f"checkpoint {checkpoint_id} was written by another system and is not sealed: "
+                    "bring it in with 'holdfast import' first"
+                )
             changed = change(current)
             if changed.to_json_value() == current.to_json_value():
+                # It may be a replace of ours that was cut off before it was durable.
+                self._medium.confirm(checkpoint_id)
                 return current
             try:
                 self._medium.replace_manifest(checkpoint_id, changed.to_json().encode(), stored.version)
@@ -197,14 +275,17 @@ class DurableCheckpointStore:
     # Reading
 
     def load_latest(self) -> CheckpointManifest | None:
-        """Follow the pointer, then look whether somebody sealed more since it was written."""
+        """Follow the pointer, unless it is behind: then, or when it leads nowhere, the listing answers."""
         id = self._medium.read_pointer()
-        found = None if id is None else self.load_by_id(id)
-        if found is None:
+        if id is None or self._was_used(id + 1):
             return self._newest_listed()
-        while (newer := self.load_by_id(found.checkpoint_id + 1)) is not None:
-            found = newer
-        return found
+        return self.load_by_id(id) or self._newest_listed()
+
+    def _was_used(self, checkpoint_id: int) -> bool:
+        """Whether anything at all is left of an id; a sidecar without manifest may be followed by a checkpoint."""
+        if self._medium.read_manifest(checkpoint_id) is not None:
+            return True
+        return self._medium.sidecar_size(sidecar_name(checkpoint_id)) is not None
 
     def _newest_listed(self) -> CheckpointManifest | None:
         for id in reversed(self.list_ids()):
@@ -217,6 +298,11 @@ class DurableCheckpointStore:
         stored = self._medium.read_manifest(checkpoint_id)
         return None if stored is None else parse_manifest(stored.data, checkpoint_id)
 
+    def manifest_bytes(self, checkpoint_id: int) -> bytes | None:
+        """Return a manifest as it stands, damaged or not, for a person to look at."""
+        stored = self._medium.read_manifest(checkpoint_id)
+        return None if stored is None else stored.data
+
     def list_ids(self) -> builtins.list[int]:
         """One listing, no manifest read."""
         return self._medium.ids()
@@ -225,9 +311,11 @@ class DurableCheckpointStore:
         """Return the highest id that was ever taken, as far as listing and pointer know; 0 on a fresh store.
 
         The next id to seal is one more. The pointer counts too: it follows the seal, so an id it names was used
-        even if its manifest was lost since.
+        even if its manifest was lost since. Sidecars count only when nothing else is left: otherwise the newest may
+        be that of a writer about to seal, who must find its id taken by our fence, not passed over.
         """
-        return max([0, self._medium.read_pointer() or 0, *self.list_ids()[-1:]])
+        newest = max([0, self._medium.read_pointer() or 0, *self.list_ids()[-1:]])
+        return newest or max((sidecar_id_of(name) or 0 for name in self._medium.sidecars()), default=0)
 
     def list(self) -> builtins.list[tuple[int, int]]:
         """Read every manifest; damaged ones are left out."""
@@ -279,6 +367,10 @@ class DurableCheckpointStore:
             raise InvalidRequest(f"cannot keep {keep_count} checkpoints")
         return self._retention.prune(keep_count)
 
+    def plan_prune(self, keep_count: int) -> RetentionPlan:
+        """Return what `prune` would do now, and do nothing."""
+        return self._retention.plan(keep_count)
+
     def cleanup_orphans(self) -> int:
         """Remove sidecars nobody needs and leftovers of dead writers."""
         return self._retention.clean()
@@ -291,25 +383,37 @@ def _hashed(chunks: Iterable[Buffer], digest: Digest) -> Iterator[Buffer]:
 
 
 def _stamped(manifest: CheckpointManifest, sidecar: str | None, digest: Digest, total: int) -> CheckpointManifest:
-    """Return the manifest with what only the store knows: the sidecar's name and the checksums."""
+    """Return a deep copy of the manifest with what only the store knows: the sidecar's name and the checksums."""
     if sidecar is None:
         checksum = manifest.state_checksum
         if checksum is None and manifest.sidecar is None:
             checksum = inline_digest(manifest.operator_states)
-        return manifest.model_copy(update={"state_checksum": checksum}, deep=True).stamped()
+        return manifest.model_copy(update={"state_checksum": checksum}).stamped()
     batches = manifest.dependencies.batches if manifest.dependencies else ()
     update = {
         "state_checksum": digest.hexdigest(),
         "dependencies": CheckpointDependencies(batches=tuple(batches), state_files=(sidecar,)),
         "size": total if manifest.size is None else manifest.size,
     }
-    return manifest.model_copy(update=update, deep=True).stamped()
+    return manifest.model_copy(update=update).stamped()
+
+
+def _says_the_same(existing: CheckpointManifest, ours: CheckpointManifest) -> bool:
+    """Whether `existing` is what we wanted to seal, perhaps with a name or commits that were recorded since."""
+    statuses, epochs = existing.sink_commit_statuses, existing.sink_epochs
+    return (
+        _decision(existing) == _decision(ours)
+        and all(s in statuses and statuses[s].progress >= o.progress for s, o in ours.sink_commit_statuses.items())
+        and all(epochs.get(sink, -1) >= epoch for sink, epoch in ours.sink_epochs.items())
+        and ours.identifier in (None, existing.identifier)
+    )
 
 
 def _decision(manifest: CheckpointManifest) -> dict[str, object]:
-    """Return what a manifest says, leaving out under which name an attempt put the sidecar."""
+    """Return what never changes in a manifest, leaving out under which name an attempt put the sidecar."""
     document = manifest.to_json_value()
-    document.pop("manifest_checksum", None)
+    for key in ("manifest_checksum", "sink_commit_statuses", "sink_epochs", "identifier"):
+        document.pop(key, None)
     if manifest.dependencies is not None:
         document["dependencies"] = [
             list(manifest.dependencies.batches),
@@ -323,10 +427,18 @@ def _refuse_id_zero(checkpoint_id: int) -> None:
         raise InvalidRequest(f"checkpoint id {checkpoint_id} is out of range: ids start at 1")
 
 
-def _refuse_nonsense(manifest: CheckpointManifest, total: int | None) -> None:
+def _refuse_nonsense(manifest: CheckpointManifest) -> None:
+    """Refuse what could be written and not be read back: `model_copy` and `recovery` take values unchecked."""
     _refuse_id_zero(manifest.checkpoint_id)
-    if total is None:
-        return
+    try:
+        CheckpointManifest.from_json(manifest.to_json())
+    except (ManifestFormatError, ValueError, TypeError) as error:
+        raise InvalidRequest(
+            f"manifest of checkpoint {manifest.checkpoint_id} cannot be read back: {error}"
+        ) from None
+
+
+def _refuse_ranges_beyond(manifest: CheckpointManifest, total: int) -> None:
     for operator, state in manifest.operator_states.items():
         if state.external and state.external_offset + state.external_length > total:
             raise InvalidRequest(

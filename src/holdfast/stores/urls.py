@@ -1,7 +1,9 @@
 """From a path or URL to a store."""
 
 import os
+import re
 from collections.abc import Mapping
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -19,6 +21,19 @@ from holdfast.stores.objects import Bucket
 from holdfast.stores.store import DurableCheckpointStore
 
 _BUCKET_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
+# obstore keeps these apart from the other options, and a misplaced one makes it panic.
+_CLIENT_OPTIONS = (
+    *(
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "timeout",
+        "user_agent",
+        "http1_only",
+        "http2_only",
+    ),
+    *("pool_idle_timeout", "pool_max_idle_per_host", "proxy_url", "proxy_ca_certificate", "proxy_excludes"),
+)
 _shared_memory: dict[str, MemoryStore] = {}
 
 
@@ -47,10 +62,15 @@ def open_medium(url: str, options: Mapping[str, str], *, read_only: bool) -> Med
     """Choose the medium by scheme."""
     scheme, separator, _ = url.partition("://")
     if not separator:
+        _refuse_lost_slash(url)
         return _directory(url, read_only)
     parts = urlsplit(url)
     match scheme.lower():
         case "file":
+            if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
+                raise StoreConfigurationError(
+                    f"'{_shown(url)}' is not a file of this machine; use file:///absolute/path or a plain path"
+                )
             return _directory(unquote(parts.path), read_only)
         case "memory":
             name = parts.netloc + parts.path
@@ -59,9 +79,25 @@ def open_medium(url: str, options: Mapping[str, str], *, read_only: bool) -> Med
         case scheme if scheme in _BUCKET_SCHEMES:
             return _bucket(url, options)
     raise StoreConfigurationError(
-        f"'{scrub(url)}' is not a store: unknown scheme '{scheme}'; "
+        f"'{_shown(url)}' is not a store: unknown scheme '{scheme}'; "
         "use a path, file://, s3://, gs://, az:// or memory://"
     )
+
+
+def _refuse_lost_slash(path: str) -> None:
+    """Refuse what a Path makes of a URL: it would become a directory called 's3:'."""
+    scheme, separator, _ = path.partition(":")
+    if separator and scheme.lower() in ("file", "memory", *_BUCKET_SCHEMES):
+        raise StoreConfigurationError(
+            f"'{_shown(path)}' is neither a path nor a URL; a URL begins with {scheme}:// and is no pathlib.Path"
+        )
+
+
+def _shown(url: str) -> str:
+    """Return a URL for a message, without anything in it that may be a secret; a secret can hold a '/'."""
+    scheme, slashes, rest = re.fullmatch(r"([^:]*)(:/*)(.*)", url, re.DOTALL).groups()  # type: ignore[union-attr]
+    _, at, after = rest.rpartition("@")
+    return scrub(f"{scheme}{slashes}{'***@' if at else ''}{after.partition('?')[0]}")
 
 
 def _directory(path: str, read_only: bool) -> DirectoryMedium:
@@ -77,14 +113,21 @@ def _directory(path: str, read_only: bool) -> DirectoryMedium:
 
 def _bucket(url: str, options: Mapping[str, str]) -> BucketMedium:
     parts = urlsplit(url)
-    if parts.username or parts.password or parts.query:
+    # abfss://container@account.dfs.core.windows.net/prefix is the one form with an '@' that is no credential.
+    in_account = parts.scheme in ("abfs", "abfss") and parts.netloc.count("@") == 1 and "@" not in parts.path
+    if ("@" in url and not in_account) or ":" in parts.netloc or parts.query or parts.fragment:
         raise StoreConfigurationError(
-            f"'{scrub(url)}' carries credentials or parameters; put them into the environment or the options"
+            f"'{_shown(url)}' carries credentials or parameters; put them into the environment or the options"
         )
-    prefix = parts.path.strip("/")
+    if not parts.netloc:
+        raise StoreConfigurationError(f"'{url}' names no bucket; use {parts.scheme}://bucket/prefix")
+    client = {key: value for key, value in options.items() if key in _CLIENT_OPTIONS}
+    config: dict[str, Any] = {key: value for key, value in options.items() if key not in _CLIENT_OPTIONS}
+    if client:  # Given at all, even empty, they replace those of the environment.
+        config["client_options"] = client
     try:
-        store = obstore.store.from_url(f"{parts.scheme}://{parts.netloc}", **dict(options))  # type: ignore[call-overload]
+        store = obstore.store.from_url(f"{parts.scheme}://{parts.netloc}", **config)
     except (BaseError, ValueError) as error:
         reason = scrub(str(error).split("\n", 1)[0])
-        raise StoreConfigurationError(f"cannot open '{scrub(url)}': {reason}") from None
-    return BucketMedium(Bucket(store), scrub(url), prefix)
+        raise StoreConfigurationError(f"cannot open '{url}': {reason}") from None
+    return BucketMedium(Bucket(store), url, parts.path.strip("/"))

@@ -1,6 +1,7 @@
 """Looking at a checkpoint before trusting it."""
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from holdfast.clock import Clock
 from holdfast.core import canonical_json
@@ -8,7 +9,7 @@ from holdfast.core.checksums import sidecar_digest, state_checksum
 from holdfast.core.manifest import CheckpointManifest, checksum_of
 from holdfast.core.sidecar import StateFile
 from holdfast.core.validation import IntegrityFailure, ManifestWarning, RecoveryReport, ValidationResult
-from holdfast.errors import CorruptCheckpoint, ManifestFormatError
+from holdfast.errors import CorruptCheckpoint, ManifestFormatError, UnsupportedVersion
 from holdfast.stores.medium import Medium
 from holdfast.stores.state_reader import READ_BYTES, StateReader
 
@@ -22,14 +23,12 @@ def parse_manifest(data: bytes, checkpoint_id: int) -> CheckpointManifest:
     """
     try:
         document = canonical_json.parse_object(data, "manifest")
+        _compare_checksum(document, checkpoint_id)
         manifest = CheckpointManifest.from_json_value(document)
+    except UnsupportedVersion:
+        raise
     except ManifestFormatError as error:
-        raise type(error)(*_located(error, checkpoint_id)) from None
-    if manifest.manifest_checksum is not None and manifest.manifest_checksum != checksum_of(document):
-        raise CorruptCheckpoint(
-            f"corrupt manifest of checkpoint {checkpoint_id}: manifest checksum mismatch: "
-            f"expected {manifest.manifest_checksum}, got {checksum_of(document)}"
-        )
+        raise ManifestFormatError(f"corrupt manifest of checkpoint {checkpoint_id}: {error}") from None
     if manifest.checkpoint_id != checkpoint_id:
         raise CorruptCheckpoint(
             f"corrupt manifest of checkpoint {checkpoint_id}: it says it is checkpoint {manifest.checkpoint_id}"
@@ -37,10 +36,14 @@ def parse_manifest(data: bytes, checkpoint_id: int) -> CheckpointManifest:
     return manifest
 
 
-def _located(error: ManifestFormatError, checkpoint_id: int) -> tuple[object, ...]:
-    if hasattr(error, "found"):
-        return (error.found, error.supported)  # type: ignore[attr-defined]
-    return (f"corrupt manifest of checkpoint {checkpoint_id}: {error}",)
+def _compare_checksum(document: dict[str, Any], checkpoint_id: int) -> None:
+    """Refuse a document that is not what was sealed, in whatever format: a flipped version digit is damage too."""
+    expected = document.get("manifest_checksum")
+    if expected is not None and expected != checksum_of(document):
+        raise CorruptCheckpoint(
+            f"corrupt manifest of checkpoint {checkpoint_id}: manifest checksum mismatch: "
+            f"expected {expected}, got {checksum_of(document)}"
+        )
 
 
 class Verifier:
@@ -65,11 +68,17 @@ class Verifier:
             manifest = parse_manifest(stored.data, checkpoint_id)
         except CorruptCheckpoint as error:
             return _failed(checkpoint_id, str(error))
+        return self.judge(manifest, digests=digests, on_bytes=on_bytes)
+
+    def judge(
+        self, manifest: CheckpointManifest, *, digests: bool, on_bytes: ByteProgress = lambda count: None
+    ) -> ValidationResult:
+        """As `check`, for a manifest that was read and parsed."""
         issues: list[ManifestWarning | IntegrityFailure] = [
             ManifestWarning(f"manifest validation: {finding}") for finding in manifest.validate(self._vnode_count)
         ]
         issues += [IntegrityFailure(message) for message in self._failures(manifest, digests, on_bytes)]
-        return ValidationResult(checkpoint_id, tuple(issues))
+        return ValidationResult(manifest.checkpoint_id, tuple(issues))
 
     def _failures(self, manifest: CheckpointManifest, digests: bool, on_bytes: ByteProgress) -> Iterator[str]:
         if manifest.manifest_checksum is None:
@@ -129,12 +138,13 @@ class Verifier:
         if manifest.state_checksum is None:
             yield "state has no checksum"
             return
-        found = self._state_checksum(manifest, on_bytes)
+        found = self.state_checksum(manifest, on_bytes)
         if found != manifest.state_checksum:
             shape = "inline" if manifest.sidecar is None else "mixed" if has_inline else "state.bin"
             yield f"{shape} checksum mismatch: expected {manifest.state_checksum}, got {found}"
 
-    def _state_checksum(self, manifest: CheckpointManifest, on_bytes: ByteProgress) -> str | None:
+    def state_checksum(self, manifest: CheckpointManifest, on_bytes: ByteProgress = lambda count: None) -> str | None:
+        """Return the checksum of the state as it is stored, read piece by piece."""
         if manifest.sidecar is None:
             return state_checksum(manifest.operator_states, None)
         digest = sidecar_digest(manifest.operator_states)
@@ -149,14 +159,8 @@ class Verifier:
         self, manifest: CheckpointManifest, files: Iterable[StateFile], on_bytes: ByteProgress
     ) -> Iterator[str]:
         """Read what stands in earlier sidecars or inline; the own sidecar's bytes are in its checksum already."""
-        for file in files:
-            if file.location is not None and file.location.sidecar == manifest.sidecar:
-                continue
-            try:
-                for piece in self._reader.stream(file):
-                    on_bytes(len(piece))
-            except CorruptCheckpoint as error:
-                yield str(error)
+        elsewhere = (f for f in files if f.location is None or f.location.sidecar != manifest.sidecar)
+        return self._reader.damaged(elsewhere, on_bytes)
 
 
 def _failed(checkpoint_id: int, message: str) -> ValidationResult:
@@ -196,6 +200,7 @@ def walk(
             chosen = id
             break
         skipped.append((id, verdict.reason))
+        # Raises for a manifest of a newer format: that is no damage to fall back from, its writer goes on elsewhere.
         for other in _abandons(medium, id):
             abandoned.setdefault(other, id)
     return RecoveryReport(chosen, tuple(skipped), len(ids), clock.monotonic() - start)
@@ -206,5 +211,7 @@ def _abandons(medium: Medium, checkpoint_id: int) -> list[int]:
     stored = medium.read_manifest(checkpoint_id)
     try:
         return parse_manifest(stored.data, checkpoint_id).abandons if stored else []
+    except UnsupportedVersion:
+        raise
     except CorruptCheckpoint:
         return []

@@ -1,0 +1,212 @@
+"""Removes one guard at a time in a copy of the code and shows which test notices.
+
+A guard that nothing notices is a guard that may be lost in the next change: then this exits with 1. So does one whose
+place in the code has moved: correct it here.
+
+    python scripts/remove_guards.py              all of them
+    python scripts/remove_guards.py fsync fence  those whose name contains a word
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+STORES = ("tests/stores", "tests/engine")
+CRASH = ("tests/crash",)
+CORE = ("tests/core",)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """One safeguard: where it stands, what the code looks like without it, and the tests that should miss it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...] = STORES
+
+
+GUARDS = [
+    Guard(
+        "fsync of the sidecar",
+        "stores/directory.py",
+        "                        file.write(chunk)\n                    file.sync()\n",
+        "                        file.write(chunk)\n",
+    ),
+    Guard(
+        "fsync of the manifest",
+        "stores/directory.py",
+        "                file.write(manifest)\n                file.sync()\n",
+        "                file.write(manifest)\n",
+    ),
+    Guard(
+        "fsync of the names before the rename",
+        "stores/directory.py",
+        "self._disk.sync_directory(directory)\n                self._publish(directory, target, alone=staged",
+        "self._publish(directory, target, alone=staged",
+    ),
+    Guard(
+        "fsync of the rename",
+        "stores/directory.py",
+        "alone=staged.sidecar is None)\n                self._disk.sync_directory(self._root)\n",
+        "alone=staged.sidecar is None)\n",
+    ),
+    Guard(
+        "create only if absent: other content is fenced",
+        "stores/store.py",
+        "if existing is None or not _says_the_same(existing, sealed):",
+        "if existing is None:",
+    ),
+    Guard(
+        "identical content again is fine",
+        "stores/store.py",
+        "if existing is None or not _says_the_same(existing, sealed):",
+        "if True:",
+    ),
+    Guard(
+        "compare-and-swap of an update",
+        "stores/directory.py",
+        "if current is None or current.version != version:\n                raise VersionChanged",
+        "if False:\n                raise VersionChanged",
+    ),
+    Guard(
+        "statuses only move towards Committed",
+        "core/planning.py",
+        "if sink not in statuses or status.progress >= statuses[sink].progress:",
+        "if True:",
+        CORE,
+    ),
+    Guard("the pointer never goes back", "stores/directory.py", "current >= checkpoint_id:", "False:"),
+    Guard(
+        "an update keeps a concurrent name",
+        "core/planning.py",
+        "proposed.identifier or current.identifier",
+        "proposed.identifier",
+        CORE,
+    ),
+    Guard(
+        "prune keeps a fallback with other sidecars",
+        "core/planning.py",
+        "[*recent, *fallback, *successor]",
+        "[*recent, *successor]",
+        CORE,
+    ),
+    Guard("prune keeps named checkpoints", "core/planning.py", "return c.named or beyond", "return beyond", CORE),
+    Guard(
+        "prune leaves ids above the newest valid one",
+        "core/planning.py",
+        "beyond_pruning = c.checkpoint_id > newest.checkpoint_id or",
+        "beyond_pruning =",
+        CORE,
+    ),
+    Guard(
+        "no sidecar goes while a manifest is unreadable",
+        "stores/retention.py",
+        "if not valid or not all(facts.needs_are_known for facts in survey):",
+        "if not valid:",
+    ),
+    Guard(
+        "a needed sidecar outlives its checkpoint",
+        "stores/directory.py",
+        "            if name in keep_sidecars and",
+        "            if False and",
+    ),
+    Guard(
+        "what everything will rest on is read back first",
+        "core/planning.py",
+        "    return tuple(c.checkpoint_id for c in [*independent, newest])",
+        "    return ()",
+        CORE,
+    ),
+    Guard(
+        "manifest checksum",
+        "stores/verification.py",
+        "if manifest.manifest_checksum is not None and manifest.manifest_checksum != checksum_of(document):",
+        "if False:",
+    ),
+    Guard("state checksum", "stores/verification.py", "if found != manifest.state_checksum:", "if False:"),
+    Guard("missing sidecars are noticed", "stores/verification.py", "        yield from missing\n", ""),
+    Guard("short sidecars are noticed", "stores/verification.py", "        yield from self._short(files)\n", ""),
+    Guard(
+        "abandoned ids are skipped", "stores/verification.py", "        if id in abandoned:\n", "        if False:\n"
+    ),
+    Guard(
+        "a living writer's staging is left alone", "stores/directory.py", "if not self._is_held(path):", "if True:"
+    ),
+    Guard(
+        "the pointer counts when ids are given out",
+        "stores/store.py",
+        "self._medium.read_pointer() or 0, ",
+        "",
+    ),
+    Guard(
+        "a fence raises the generation",
+        "engine/fencing.py",
+        '"generation": decision.generation + 1',
+        '"generation": decision.generation',
+    ),
+    Guard(
+        "a destroyed store is not taken for an empty one",
+        "engine/recovery.py",
+        "            _refuse_unless_empty(store, report, starting)\n",
+        "            pass\n",
+    ),
+    Guard(
+        "a fence abandons what was passed over",
+        "engine/recovery.py",
+        "abandons=tuple(sorted(passed_over | inherited))",
+        "abandons=()",
+    ),
+    Guard(
+        "storage without conditional writes is refused",
+        "stores/bucket.py",
+        "if self._refuses_create(key) and self._refuses_replace(key):",
+        "if True:",
+    ),
+]
+
+
+def without(guard: Guard, place: Path) -> None:
+    """Copy the project to `place` and take the guard out."""
+    for folder in ("src", "tests"):
+        shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", place)
+    path = place / "src" / "holdfast" / guard.file
+    text = path.read_text()
+    if guard.old not in text:
+        raise LookupError(f"guard '{guard.name}' is not in {guard.file} any more: correct scripts/remove_guards.py")
+    path.write_text(text.replace(guard.old, guard.new, 1))
+
+
+def noticed_by(guard: Guard) -> str | None:
+    """Return the first test that fails without the guard, None when none does."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-guard-") as folder:
+        place = Path(folder)
+        without(guard, place)
+        command = [sys.executable, "-m", "pytest", *guard.tests, "-q", "-x", "-p", "no:cacheprovider", "--no-header"]
+        environment = {**os.environ, "PYTHONPATH": str(place / "src")}
+        done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
+        failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        return failed[0].split(" - ")[0] if failed else None
+
+
+def main(words: list[str]) -> int:
+    """Try the guards whose name contains one of the words, or all."""
+    chosen = [guard for guard in GUARDS if not words or any(word in guard.name for word in words)]
+    unnoticed = 0
+    for number, guard in enumerate(chosen, 1):
+        test = noticed_by(guard)
+        unnoticed += test is None
+        print(f"[{number}/{len(chosen)}] {guard.name}: {test or 'NOTHING NOTICED'}", flush=True)
+    print(f"{len(chosen) - unnoticed} of {len(chosen)} guards are noticed when they are gone")
+    return 1 if unnoticed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,121 @@
+"""Where the store tests run: a directory, memory, S3 on moto's server, and Azurite when HOLDFAST_AZURITE says where.
+
+HOLDFAST_AZURITE is the endpoint of a running Azurite, for example http://127.0.0.1:10000/devstoreaccount1
+(`npx azurite-blob --inMemoryPersistence --skipApiVersionCheck`).
+"""
+
+import base64
+import hmac
+import logging
+import os
+import sys
+import threading
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from email.utils import formatdate
+from pathlib import Path
+
+import boto3
+import pytest
+from moto.moto_server import threaded_moto_server, werkzeug_app
+from moto.server import ThreadedMotoServer
+from obstore.store import AzureStore, MemoryStore, ObjectStore, S3Store
+
+from holdfast.stores.store import DurableCheckpointStore
+
+sys.path.insert(0, str(Path(__file__).parent))  # So that `stores.builders` is found however the tests are collected.
+from stores.places import BUCKET, S3_OPTIONS, BucketPlace, DirectoryPlace, Place
+
+AZURITE = os.environ.get("HOLDFAST_AZURITE")
+# Azurite's published development key; it opens nothing else.
+AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+_azurite_only = pytest.mark.skipif(AZURITE is None, reason="HOLDFAST_AZURITE is not set")
+
+
+class OneRequestAtATime(werkzeug_app.DomainDispatcherApplication):
+    """Moto looks and then writes; S3 does both at once. One request at a time makes moto atomic as well."""
+
+    _turn = threading.Lock()
+
+    def __call__(self, environ, start_response):  # type: ignore[no-untyped-def]
+        with self._turn:
+            return super().__call__(environ, start_response)
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """Start moto's server on a free port, with one bucket."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threaded_moto_server, "DomainDispatcherApplication", OneRequestAtATime)
+        server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+        server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    client = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+    )
+    client.create_bucket(Bucket=BUCKET)
+    yield endpoint
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_bucket(s3_endpoint: str) -> ObjectStore:
+    return S3Store(BUCKET, endpoint=s3_endpoint, client_options={"allow_http": True}, **S3_OPTIONS)
+
+
+@pytest.fixture(scope="session")
+def azure_container() -> ObjectStore:
+    """Create a container on the Azurite that HOLDFAST_AZURITE names."""
+    assert AZURITE is not None
+    account, name = AZURITE.rstrip("/").rpartition("/")[2], f"holdfast-{uuid.uuid4().hex}"
+    date = formatdate(usegmt=True)
+    headers = f"x-ms-date:{date}\nx-ms-version:2021-12-02\n"
+    text = f"PUT{chr(10) * 12}{headers}/{account}/{account}/{name}\nrestype:container"
+    signature = base64.b64encode(hmac.digest(base64.b64decode(AZURITE_KEY), text.encode(), "sha256")).decode()
+    request = urllib.request.Request(f"{AZURITE}/{name}?restype=container", method="PUT", data=b"")
+    request.add_header("x-ms-date", date)
+    request.add_header("x-ms-version", "2021-12-02")
+    request.add_header("content-type", "")
+    request.add_header("authorization", f"SharedKey {account}:{signature}")
+    with urllib.request.urlopen(request):
+        pass
+    return AzureStore(
+        name, account_name=account, account_key=AZURITE_KEY, endpoint=AZURITE, client_options={"allow_http": True}
+    )
+
+
+@pytest.fixture(params=["directory", "memory", "s3", pytest.param("azure", marks=_azurite_only)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Return an empty place of each kind in turn."""
+    prefix = f"tests/{uuid.uuid4().hex}"
+    match request.param:
+        case "directory":
+            return DirectoryPlace(tmp_path / "store")
+        case "memory":
+            return BucketPlace(MemoryStore(), prefix)
+        case "s3":
+            return BucketPlace(request.getfixturevalue("s3_bucket"), prefix)
+    return BucketPlace(request.getfixturevalue("azure_container"), prefix)
+
+
+@pytest.fixture
+def store(place: Place) -> DurableCheckpointStore:
+    """Return an empty store on each kind of place in turn; it prunes only when told."""
+    return place.open()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> DirectoryPlace:
+    return DirectoryPlace(tmp_path / "store")
+
+
+@pytest.fixture
+def memory() -> BucketPlace:
+    return BucketPlace(MemoryStore(), "tests/memory")

@@ -1,0 +1,42 @@
+"""Counts what the lab tried and says so at the end."""
+
+import functools
+from collections.abc import Iterator
+
+import crash_lab
+import pytest
+
+import holdfast.clock
+from holdfast.stores import retention, store, verification
+
+
+@pytest.fixture(autouse=True)
+def _clock_as_it_was() -> Iterator[None]:
+    """Give the real source of tokens back after a test that made them repeatable."""
+    real = holdfast.clock.os
+    yield
+    holdfast.clock.os = real
+
+
+@pytest.fixture(autouse=True)
+def _manifests_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remember what bytes parse to: it depends on nothing else, and the lab reads the same manifest often."""
+    remembered = functools.lru_cache(maxsize=4096)(verification.parse_manifest)
+    for module in (verification, store, retention):
+        monkeypatch.setattr(module, "parse_manifest", remembered)
+
+
+@pytest.fixture
+def tally() -> "crash_lab.Counter[str]":
+    """Where a test counts what it tried."""
+    return crash_lab.TALLY
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the counts and the seed."""
+    if not crash_lab.TALLY:
+        return
+    terminalreporter.section("crash lab")
+    for what, count in sorted(crash_lab.TALLY.items()):
+        terminalreporter.write_line(f"{count:>9,}  {what}")
+    terminalreporter.write_line(f"seed {crash_lab.SEED}: repeat with HOLDFAST_CRASH_SEED={crash_lab.SEED}")
