@@ -1,0 +1,68 @@
+"""Commands that judge: verify, recover."""
+
+from typing import Annotated
+
+import typer
+
+from holdfast.errors import InvalidRequest
+from holdfast.interfaces.cli.exit_codes import ExitCode
+from holdfast.interfaces.cli.parameters import Json, Store, StoreCommand
+from holdfast.interfaces.cli.running import reporting, stop
+from holdfast.interfaces.opening import open_service
+from holdfast.interfaces.service import LATEST
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("verify", cls=StoreCommand, short_help="Read every byte and give a verdict.")(verify)
+    app.command("recover", cls=StoreCommand, short_help="Show what recovery would choose, and why.")(recover)
+
+
+def verify(
+    store: Store,
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID", help="Ids, 'latest' or names; all when none is given.", show_default=False),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Verify every checkpoint (the default).")] = False,
+    latest: Annotated[bool, typer.Option("--latest", help="Verify the newest checkpoint only.")] = False,
+    json: Json = False,
+) -> None:
+    """Read every byte that checkpoints depend on, compare all checksums, and give a verdict.
+
+    Exits with 1 when anything is damaged.
+    """
+    with reporting(json) as output:
+        if sum((bool(ids), every, latest)) > 1:
+            raise InvalidRequest("give ids, --all or --latest, not several of them")
+        service = open_service(store)
+        wanted = service.references_to_ids([LATEST] if latest else ids or [])
+        with output.progress("verifying", lambda: service.bytes_to_verify(wanted)) as on_bytes:
+            verification = service.verify(wanted, on_bytes)
+        output.verification(verification)
+        if not verification.sound:
+            stop(ExitCode.NO)
+
+
+def recover(
+    store: Store,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Required: the command line only shows what recovery would do.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show which checkpoint recovery would choose now, and why it would skip each newer one.
+
+    Exits with 3 when recovery would refuse to start.
+    """
+    with reporting(json) as output:
+        if not dry_run:
+            raise InvalidRequest(
+                "recovery happens when a pipeline starts, not here; give --dry-run to see what it would do"
+            )
+        service = open_service(store)
+        with output.progress("reading checkpoints", lambda: None):
+            preview = service.preview_recovery()
+        output.recovery(preview)
+        if preview.outcome == "refuse":
+            stop(ExitCode.REFUSED)

@@ -1,0 +1,174 @@
+"""Commands on pipeline files: run, check, init."""
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from holdfast.errors import InvalidRequest, StoreConfigurationError
+from holdfast.interfaces.cli.exit_codes import ExitCode
+from holdfast.interfaces.cli.live import LiveWatcher
+from holdfast.interfaces.cli.output import Output
+from holdfast.interfaces.cli.parameters import Json
+from holdfast.interfaces.cli.phrases import counted
+from holdfast.interfaces.cli.running import confirm, debugging, reporting, stop
+from holdfast.interfaces.cli.watching import JsonWatcher, LineWatcher, Watcher, logs_as_notes
+from holdfast.interfaces.execution import RunOptions, run_pipeline
+from holdfast.interfaces.opening import open_service
+from holdfast.interfaces.pipeline_file import PipelineFile, read_pipeline_file
+from holdfast.interfaces.pipeline_file.starter import write_starter
+from holdfast.interfaces.progress import RunProgress
+from holdfast.interfaces.run_reports import PipelineCheck, StarterReceipt
+
+_SINK_THREADS = "holdfast-sink"
+_LAST_PATIENCE_SECONDS = 1.0
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="The pipeline file: docs/pipeline_file.md.")]
+
+
+class OnForeignChoice(StrEnum):
+    """What to do with a target that another timeline wrote to."""
+
+    REWIND = "rewind"
+    ADOPT = "adopt"
+    APPEND = "append"
+
+
+class OnChangeChoice(StrEnum):
+    """What to do when the pipeline changed."""
+
+    REJECT = "reject"
+    APPROVE = "approve"
+    ALLOW = "allow"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("run", short_help="Run a pipeline file.")(run)
+    app.command("check", short_help="Check a pipeline file without starting Spark.")(check)
+    app.command("init", short_help="Write a pipeline file to begin with.")(init)
+
+
+def run(
+    file: File,
+    once: Annotated[bool, typer.Option("--once", help="Process all that is there, then stop.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Abandon every checkpoint in the store and start over.")
+    ] = False,
+    from_id: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="ID", help="Go back to this checkpoint (id or savepoint); abandon later ones."
+        ),
+    ] = None,
+    sinks: Annotated[
+        OnForeignChoice | None,
+        typer.Option(
+            "--sinks",
+            help="For targets that another timeline wrote to: remove its rows, take them for our own, or write "
+            "behind them. Refused when not given.",
+            show_default=False,
+        ),
+    ] = None,
+    on_change: Annotated[
+        OnChangeChoice | None,
+        typer.Option(
+            "--on-change",
+            help="When the pipeline changed in a way that its state may not survive; overrides the file.",
+            show_default=False,
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask about --fresh.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print each event as one line of JSON.")] = False,
+) -> None:
+    """Run a pipeline: recover, then process epochs until stopped.
+
+    The first Ctrl-C or SIGTERM lets the running epoch finish and exits with 0; a second one stops at once, which
+    recovery survives. On a terminal a live view is shown, elsewhere plain lines.
+    """
+    with _ending_for_certain(), reporting(json, in_lines=True) as output:
+        if quiet and json:
+            raise InvalidRequest("--quiet and --json exclude each other")
+        if fresh and from_id is not None:
+            raise InvalidRequest("--fresh and --from exclude each other: one starts over, the other goes back")
+        pipeline = read_pipeline_file(file)
+        output.redact = pipeline.environment.redact
+        if fresh:
+            _confirm_fresh(pipeline, output, yes=yes)
+        options = RunOptions(
+            once=once,
+            fresh=fresh,
+            from_id=None if from_id is None else open_service(pipeline.store).resolve(from_id),
+            sinks="refuse" if sinks is None else sinks.value,
+            on_change=None if on_change is None else on_change.value,
+            debug=debugging(),
+        )
+        with _watcher(pipeline, quiet=quiet, as_json=json) as watcher, logs_as_notes(watcher, debug=debugging()):
+            run_pipeline(pipeline, options, watcher)
+
+
+def _confirm_fresh(pipeline: PipelineFile, output: Output, *, yes: bool) -> None:
+    try:
+        count = len(open_service(pipeline.store).store.list_ids())
+    except StoreConfigurationError:
+        return  # There is no store yet: nothing to abandon.
+    question = f"start over and abandon {counted(count, 'checkpoint')} in {pipeline.store}?"
+    otherwise = "--fresh abandons every checkpoint and nobody can be asked here: give --yes"
+    if count and not confirm(question, yes=yes, otherwise=otherwise):
+        output.error("nothing was done", ExitCode.NO)
+        stop(ExitCode.NO)
+
+
+def _watcher(pipeline: PipelineFile, *, quiet: bool, as_json: bool) -> Watcher:
+    redact = pipeline.environment.redact
+    if quiet:
+        return Watcher()
+    if as_json:
+        return JsonWatcher(redact)
+    if not sys.stdout.isatty():
+        return LineWatcher(redact)
+    return LiveWatcher(pipeline.name, RunProgress(sink.name for sink in pipeline.sinks), redact)
+
+
+@contextlib.contextmanager
+def _ending_for_certain() -> Iterator[None]:
+    """Let the process end even when a thread hangs in a sink that never answers; Python would wait for it."""
+    code = int(ExitCode.OK)
+    try:
+        yield
+    except typer.Exit as end:
+        code = end.exit_code
+        raise
+    finally:
+        threads = [thread for thread in threading.enumerate() if thread.name.startswith(_SINK_THREADS)]
+        for thread in threads:
+            thread.join(_LAST_PATIENCE_SECONDS)
+        if any(thread.is_alive() for thread in threads):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+
+def check(file: File, json: Json = False) -> None:
+    """Check a pipeline file without starting Spark: keys, types, names, variables, sinks and Python functions.
+
+    No code is run. SQL and schemas are checked by Spark, when the pipeline runs.
+    """
+    with reporting(json) as output:
+        output.checked(PipelineCheck.of(read_pipeline_file(file)))
+
+
+def init(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to write it.")] = "pipeline.yaml",
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+    json: Json = False,
+) -> None:
+    """Write a commented pipeline file that runs as it is, and a little input for it in the folder `in` beside it."""
+    with reporting(json) as output:
+        output.starter(StarterReceipt(file, write_starter(file, force=force)))

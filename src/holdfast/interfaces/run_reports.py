@@ -1,0 +1,94 @@
+"""What commands about pipelines answer: more records of the kind in `holdfast.interfaces.reports`."""
+
+from dataclasses import dataclass
+
+from holdfast.interfaces.pipeline_file import PipelineFile
+from holdfast.interfaces.pipeline_file.parts import SinkEntry, SourceEntry
+from holdfast.interfaces.reports import Record
+
+
+@dataclass(frozen=True)
+class PartCheck(Record):
+    """One source, view or sink of a pipeline file."""
+
+    name: str
+    what: str
+
+
+@dataclass(frozen=True)
+class PipelineCheck(Record):
+    """A pipeline file that is valid, and what it says."""
+
+    file: str
+    name: str
+    store: str
+    guarantee: str
+    sources: tuple[PartCheck, ...]
+    views: tuple[PartCheck, ...]
+    sinks: tuple[PartCheck, ...]
+
+    @classmethod
+    def of(cls, file: PipelineFile) -> "PipelineCheck":
+        """Return what a file says."""
+        return cls(
+            file=file.path,
+            name=file.name,
+            store=file.store,
+            guarantee=file.guarantee,
+            sources=tuple(PartCheck(source.name, _source(source)) for source in file.sources),
+            views=tuple(PartCheck(v.name, "SQL" if isinstance(v.query, str) else "Python") for v in file.views),
+            sinks=tuple(PartCheck(sink.name, _sink(sink)) for sink in file.sinks),
+        )
+
+
+def _source(source: SourceEntry) -> str:
+    return source.spec.format + (f", watermark {' '.join(source.watermark)}" if source.watermark else "")
+
+
+def _sink(sink: SinkEntry) -> str:
+    return f"takes {sink.takes}, {sink.kind}, {'exactly' if sink.sink.guarantee.exactly_once else 'at least'} once"
+
+
+@dataclass(frozen=True)
+class StarterReceipt(Record):
+    """A starter was written."""
+
+    file: str
+    sample: str | None
+    """The sample input beside it; None when there was input already."""
+
+
+@dataclass(frozen=True)
+class ApprovalReceipt(Record):
+    """A changed pipeline may go on."""
+
+    store: str
+    fingerprint: str
+    checkpoint_id: int
+    """The fence that records it."""
+    epoch: int
+
+
+@dataclass(frozen=True)
+class ResolutionReceipt(Record):
+    """A sealed epoch that a sink did not show was given up, or is shown now."""
+
+    store: str
+    sink: str
+    epoch: int
+    action: str
+    outcome: str
+    checkpoint_id: int
+    """The fence that records it."""
+
+
+@dataclass(frozen=True)
+class SparkExportReceipt(Record):
+    """A checkpoint was written as a plain Spark checkpoint directory."""
+
+    store: str
+    checkpoint_id: int
+    epoch: int
+    directory: str
+    files: int
+    bytes: int
