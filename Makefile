@@ -24,7 +24,7 @@ $(INSTALLED): | python
 	@test -x $(PY) || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing holdfast and its development tools into $(VENV) (once)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check --upgrade pip
-	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark,delta,sqlite]'
 	@rm -f $(VENV)/.installed-*
 	@touch $@
 
@@ -43,7 +43,7 @@ check: $(INSTALLED) ## lint, format check, types
 
 .PHONY: demo
 demo: java $(INSTALLED) ## show the main job working
-	$(PY) -m holdfast.demo
+	$(PY) examples/demo
 
 .PHONY: bench-store
 bench-store: $(INSTALLED) ## measure the store against the bare disk; results in benchmarks/results

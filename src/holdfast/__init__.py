@@ -1,5 +1,9 @@
 """Holdfast: checkpoints you can trust, and exactly-once delivery into several sinks, for Spark through PySpark."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from holdfast import sinks, sources
 from holdfast.core.dependencies import CheckpointDependencies, CheckpointDependenciesWrite, PSpineBatches
 from holdfast.core.entries import ConnectorCheckpoint, OperatorCheckpoint, SinkCommitStatus
 from holdfast.core.manifest import DEFAULT_VNODE_COUNT, CheckpointManifest, ManifestValidationError
@@ -28,28 +32,42 @@ from holdfast.core.status import (
 )
 from holdfast.core.validation import IntegrityFailure, ManifestWarning, RecoveryReport, ValidationResult
 from holdfast.errors import (
+    ApprovalNeeded,
     CheckpointNotFound,
     CheckpointStoreError,
     CorruptCheckpoint,
     DeserializationError,
     Fenced,
+    ForeignTimeline,
     HoldfastError,
     InvalidRequest,
     ManifestConflict,
     ManifestFormatError,
+    MissingExtra,
     NoValidCheckpoint,
+    PipelineDefinitionError,
+    PipelineError,
+    ReplayMismatch,
+    RetryableSinkError,
+    SinkBehind,
+    SinkError,
     StoreConfigurationError,
     StreamingError,
     TransientStoreError,
+    UnknownOutcome,
     UnsupportedStore,
     UnsupportedVersion,
 )
 from holdfast.stores.protocol import CheckpointStore
 from holdfast.stores.urls import open_store
 
+if TYPE_CHECKING:
+    from holdfast.spark.pipeline import Handle, Pipeline
+
 __version__ = "0.1.0"
 
 __all__ = [
+    "ApprovalNeeded",
     "BootstrapPolicy",
     "CheckpointActivity",
     "CheckpointDelayed",
@@ -78,6 +96,8 @@ __all__ = [
     "DeploymentStatus",
     "DeserializationError",
     "Fenced",
+    "ForeignTimeline",
+    "Handle",
     "HoldfastError",
     "InMemoryCheckpointStore",
     "IntegrityFailure",
@@ -86,22 +106,47 @@ __all__ = [
     "ManifestFormatError",
     "ManifestValidationError",
     "ManifestWarning",
+    "MissingExtra",
     "NoValidCheckpoint",
     "OperatorCheckpoint",
     "PSpineBatches",
     "PermanentSuspendError",
+    "Pipeline",
+    "PipelineDefinitionError",
+    "PipelineError",
     "RecoveryReport",
+    "ReplayMismatch",
+    "RetryableSinkError",
     "RuntimeDesiredStatus",
     "RuntimeStatus",
+    "SinkBehind",
     "SinkCommitStatus",
+    "SinkError",
     "StoreConfigurationError",
     "StreamingError",
     "SuspendError",
     "TemporarySuspendError",
     "TransientStoreError",
+    "UnknownOutcome",
     "UnsupportedStore",
     "UnsupportedVersion",
     "ValidationResult",
     "__version__",
     "open_store",
+    "sinks",
+    "sources",
 ]
+
+_NEEDS_SPARK = {"Handle": "holdfast.spark.pipeline", "Pipeline": "holdfast.spark.pipeline"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs pyspark when it is asked for: looking at a checkpoint works without."""
+    if name not in _NEEDS_SPARK:
+        raise AttributeError(f"module 'holdfast' has no attribute '{name}'")
+    try:
+        return getattr(import_module(_NEEDS_SPARK[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name not in ("pyspark", "pyarrow"):
+            raise
+        raise MissingExtra(f"holdfast.{name} runs Spark: pip install 'holdfast[spark]'") from error

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.clock import SYSTEM_CLOCK, Clock, new_uuid
+from holdfast.core.dependencies import CheckpointDependencies
 from holdfast.core.manifest import CheckpointManifest, ParentRef
 from holdfast.engine.recovery import RecoveryDecision, decide_recovery
 from holdfast.errors import Fenced
@@ -30,6 +31,7 @@ def take_over(
     store: DurableCheckpointStore,
     *,
     fresh: bool = False,
+    from_id: int | None = None,
     plan: Plan = lambda decision: {},
     clock: Clock = SYSTEM_CLOCK,
 ) -> TakeOver:
@@ -39,7 +41,7 @@ def take_over(
     during recovery repeats it.
     """
     while True:
-        decision = decide_recovery(store, fresh=fresh)
+        decision = decide_recovery(store, fresh=fresh, from_id=from_id)
         fence = build_fence(store, decision, plan(decision), clock)
         try:
             return TakeOver(store.save(fence), decision)
@@ -70,7 +72,14 @@ def build_fence(
         empty = CheckpointManifest.new_with_vnode_count(newest + 1, 0, store.vnode_count())
         return empty.model_copy(update={**common, "timeline": _timeline(decision, clock)})
     parent = ParentRef(id=chosen.checkpoint_id, manifest_checksum=chosen.manifest_checksum or "")
-    return chosen.model_copy(update={**common, "parent": parent}, deep=True)
+    return chosen.model_copy(update={**common, "parent": parent, "dependencies": _needs(chosen)}, deep=True)
+
+
+def _needs(chosen: CheckpointManifest) -> CheckpointDependencies | None:
+    """Spell out the sidecar: one that is only implied by the id would be looked for under the fence's own id."""
+    if chosen.dependencies is not None or chosen.sidecar is None:
+        return chosen.dependencies
+    return CheckpointDependencies(batches=(), state_files=(chosen.sidecar,))
 
 
 def _timeline(decision: RecoveryDecision, clock: Clock) -> UUID:

@@ -1,11 +1,13 @@
 """Where a pipeline goes on from. Read-only: the decision is made here and sealed by the fence."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from holdfast.core.manifest import CheckpointManifest
+from holdfast.core.names import sidecar_id_of
 from holdfast.core.validation import RecoveryReport
-from holdfast.errors import CorruptCheckpoint, NoValidCheckpoint
+from holdfast.errors import CheckpointNotFound, CorruptCheckpoint, NoValidCheckpoint
 from holdfast.stores.store import DurableCheckpointStore
 
 
@@ -27,21 +29,34 @@ class RecoveryDecision:
     timeline: UUID | None
 
 
-def decide_recovery(store: DurableCheckpointStore, *, fresh: bool = False) -> RecoveryDecision:
+def decide_recovery(
+    store: DurableCheckpointStore, *, fresh: bool = False, from_id: int | None = None
+) -> RecoveryDecision:
     """Choose the newest checkpoint that holds; refuse when there is something and none of it does.
 
-    With `fresh` everything that exists is abandoned, on a person's word, and a new timeline begins.
+    On a person's word: with `fresh` everything that exists is abandoned and a new timeline begins; with `from_id`
+    exactly that checkpoint is chosen, and every later one is abandoned.
     """
     newest_id = store.newest_id()
+    if from_id is not None:
+        return _go_back(store, from_id, newest_id)
     if fresh:
         ids = tuple(store.list_ids())
         report = RecoveryReport(None, tuple((id, "abandoned: a fresh start was asked for") for id in ids), len(ids))
-        return RecoveryDecision(newest_id, None, report, ids, _highest_generation(store), None)
+        return RecoveryDecision(newest_id, None, report, ids, _highest_generation(store, newest_id), None)
     report = store.recover_latest_validated()
     chosen = None if report.chosen_id is None else store.load_by_id(report.chosen_id)
+    if chosen is None and report.chosen_id is not None:
+        # Pruned since: somebody sealed a newer one meanwhile, so look again.
+        return decide_recovery(store)
     starting = [manifest for manifest in store.manifests() if manifest.epoch == 0 and manifest.kind == "fence"]
     if chosen is None:
-        _refuse_unless_empty(store, report, {manifest.checkpoint_id for manifest in starting})
+        try:
+            _refuse_unless_empty(store, report, starting)
+        except NoValidCheckpoint:
+            if store.newest_id() == newest_id:
+                raise
+            return decide_recovery(store)  # Somebody sealed while we looked: what we saw does not fit together.
     passed_over = {id for id, _ in report.skipped} - {manifest.checkpoint_id for manifest in starting}
     inherited = set(chosen.abandons) if chosen else set()
     return RecoveryDecision(
@@ -49,20 +64,45 @@ def decide_recovery(store: DurableCheckpointStore, *, fresh: bool = False) -> Re
         chosen=chosen,
         report=report,
         abandons=tuple(sorted(passed_over | inherited)),
-        generation=_highest_generation(store),
+        generation=_highest_generation(store, newest_id),
         timeline=chosen.timeline if chosen else (starting[-1].timeline if starting else None),
     )
 
 
-def _refuse_unless_empty(store: DurableCheckpointStore, report: RecoveryReport, starting_fences: set[int]) -> None:
+def _go_back(store: DurableCheckpointStore, from_id: int, newest_id: int) -> RecoveryDecision:
+    chosen = store.load_by_id(from_id)
+    if chosen is None:
+        raise CheckpointNotFound(from_id, "'holdfast list' shows what there is")
+    verdict = store.validate_checkpoint(from_id)
+    if not verdict.valid:
+        raise CorruptCheckpoint(f"checkpoint {from_id} cannot be used: {verdict.reason}")
+    later = tuple(id for id in store.list_ids() if id > from_id)
+    report = RecoveryReport(
+        from_id, tuple((id, f"abandoned: going back to {from_id}") for id in later), len(later) + 1
+    )
+    abandons = tuple(sorted({*later, *chosen.abandons}))
+    return RecoveryDecision(
+        newest_id, chosen, report, abandons, _highest_generation(store, newest_id), chosen.timeline
+    )
+
+
+def _refuse_unless_empty(
+    store: DurableCheckpointStore, report: RecoveryReport, starting: Sequence[CheckpointManifest]
+) -> None:
     """Tell an empty store from a destroyed one: ids, sidecars or a pointer without a good checkpoint are the latter.
 
-    A store that holds nothing but fences of epoch 0 was started and never sealed an epoch: that is empty too.
+    A store that holds nothing but fences of epoch 0 was started and never sealed an epoch: that is empty too, and
+    so is one where such a fence, sealed last, abandons the rest on a person's word (`fresh`). The sidecar of the
+    very first epoch may be there already, when a writer died before it could seal it.
     """
+    fences = {manifest.checkpoint_id for manifest in starting}
+    given_up = set(starting[-1].abandons) if starting else set()
+    first_epoch = {id + 1 for id in fences}
+    sidecars = {sidecar_id_of(name) or 0 for name in store.sidecars()}
     if (
-        set(store.list_ids()) <= starting_fences
-        and not store.sidecars()
-        and store.newest_id() in {0, *starting_fences}
+        set(store.list_ids()) <= fences | given_up
+        and store.newest_id() in {0, *fences}
+        and all(id <= max(given_up, default=0) for id in sidecars - first_epoch)
     ):
         return
     reasons = "; ".join(f"checkpoint {id}: {reason}" for id, reason in report.skipped[:3])
@@ -73,15 +113,21 @@ def _refuse_unless_empty(store: DurableCheckpointStore, report: RecoveryReport, 
     )
 
 
-def _highest_generation(store: DurableCheckpointStore) -> int:
-    """Return the highest generation any readable manifest carries; damaged ones are older writers' at worst."""
-    highest = 0
-    for id in reversed(store.list_ids()):
+def _highest_generation(store: DurableCheckpointStore, newest_id: int) -> int:
+    """Return a generation that no writer so far can have had a higher one than.
+
+    It is that of the newest readable manifest, plus one for each later id whose manifest is damaged or lost: it may
+    have been a fence.
+    """
+    ids = store.list_ids()
+    room = newest_id - (ids[-1] if ids else 0)
+    for id in reversed(ids):
         try:
             manifest = store.load_by_id(id)
         except CorruptCheckpoint:
-            highest += 1  # It may have been a fence: leave room for the generation it took.
-            continue
-        if manifest is not None and manifest.generation is not None:
-            return highest + manifest.generation
-    return highest
+            manifest = None
+        if manifest is None:
+            room += 1
+        elif manifest.generation is not None:
+            return max(room, 0) + manifest.generation
+    return max(room, 0)

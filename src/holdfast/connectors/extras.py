@@ -1,0 +1,43 @@
+"""Packages that only some connectors need, loaded on first use.
+
+`holdfast.sinks` can be imported without any of them; using a connector whose package is missing says which extra to
+install.
+"""
+
+import importlib
+from typing import Any
+
+from holdfast.errors import MissingExtra
+
+
+class LazyModule:
+    """Stands for a module until something is asked of it."""
+
+    def __init__(self, name: str, user: str, extra: str) -> None:
+        self._name, self._user, self._extra = name, user, extra
+
+    def require(self) -> Any:
+        """Return the module, or say what to install."""
+        try:
+            return importlib.import_module(self._name)
+        except ImportError as error:
+            raise MissingExtra(
+                f"{self._user} needs the '{self._extra}' extra: pip install 'holdfast[{self._extra}]' ({error})"
+            ) from error
+
+    def __getattr__(self, attribute: str) -> Any:
+        value = getattr(self.require(), attribute)
+        setattr(self, attribute, value)
+        return value
+
+
+pa = LazyModule("pyarrow", "every sink", "spark")
+pc = LazyModule("pyarrow.compute", "every sink", "spark")
+pq = LazyModule("pyarrow.parquet", "every sink", "spark")
+arrow_csv = LazyModule("pyarrow.csv", "the files sink", "spark")
+arrow_dataset = LazyModule("pyarrow.dataset", "every sink", "spark")
+deltalake = LazyModule("deltalake", "the delta sink", "delta")
+delta_transaction = LazyModule("deltalake.transaction", "the delta sink", "delta")
+delta_exceptions = LazyModule("deltalake.exceptions", "the delta sink", "delta")
+spark_sql = LazyModule("pyspark.sql", "foreach_batch with Spark DataFrames", "spark")
+adbc_sqlite = LazyModule("adbc_driver_sqlite.dbapi", "the sqlite sink", "sqlite")

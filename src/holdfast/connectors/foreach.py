@@ -1,0 +1,212 @@
+"""The user's own writer: a function that is called with the rows of each epoch and a key that stays the same.
+
+Rows are spooled at prepare and handed over at commit. If the process dies between the two, or while the function
+runs, it is called again with the same rows and the same key. With `last_committed` the function's own target says
+which epoch it has, so an epoch that arrived is not handed over again.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from holdfast.connectors import durable
+from holdfast.connectors.arrow_types import plain_schema
+from holdfast.connectors.extras import spark_sql
+from holdfast.connectors.ledger import REWINDS, LedgerRecord, claim, fenced, must_commit
+from holdfast.connectors.parquet_files import (
+    StagedFile,
+    check_staged,
+    expect_rows,
+    read_batches,
+    row_count,
+    stage_parquet,
+)
+from holdfast.connectors.spool_ledger import SpoolLedger
+from holdfast.connectors.staging import StagedName
+from holdfast.core.contracts import (
+    CommitOutcome,
+    EpochRef,
+    Guarantee,
+    LedgerState,
+    OnForeign,
+    Owner,
+    Prepared,
+    RewindOutcome,
+    Rows,
+    SinkContext,
+    Token,
+)
+from holdfast.errors import PipelineDefinitionError, RetryableSinkError, SinkError
+
+_AT_LEAST_ONCE = Guarantee(
+    exactly_once=False, how="your function is called again with the same rows and key after a crash"
+)
+_EXACTLY_ONCE = Guarantee(
+    exactly_once=True, how="your target says which epoch it has; your function must write rows and key in one act"
+)
+
+
+@dataclass(frozen=True)
+class BatchKey:
+    """Names an epoch's rows for ever: two calls with one key have the same rows."""
+
+    timeline: UUID
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.timeline}/{self.epoch}"
+
+
+class ForeachBatchSink:
+    """At-least-once through a function, exactly-once when `last_committed` can ask the function's target."""
+
+    def __init__(
+        self,
+        function: Callable[[Any, BatchKey], object],
+        *,
+        last_committed: Callable[[UUID], int | None] | None = None,
+        rows_as: str = "arrow",
+    ) -> None:
+        if rows_as not in ("arrow", "spark"):
+            raise PipelineDefinitionError(f"rows come as 'arrow' or 'spark', not '{rows_as}'")
+        self.guarantee = _AT_LEAST_ONCE if last_committed is None else _EXACTLY_ONCE
+        self._function, self._last_committed, self._rows_as = function, last_committed, rows_as
+        self._prepared: set[StagedName] = set()
+
+    def identity(self) -> dict[str, Any]:
+        """Return what makes this sink this sink."""
+        name = getattr(self._function, "__qualname__", type(self._function).__qualname__)
+        return {"kind": "foreach_batch", "function": name, "exactly_once": self.guarantee.exactly_once}
+
+    def bind(self, context: SinkContext) -> None:
+        """Take the context."""
+        self._name, self._spool = context.name, os.path.abspath(context.spool)
+        self._schema = plain_schema(context.schema)
+        self._ledger = SpoolLedger(self._spool)
+
+    def open(self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0) -> LedgerState:
+        """Claim the ledger on this machine. It cannot remove what the function wrote for another timeline."""
+        self._owner = owner
+        with self._answering("claiming the spool"), self._ledger.locked():
+            decided = claim(self._ledger.read(), None, owner, on_foreign, adopt_epoch)
+            record = decided.record
+            if decided.takes_over is not None:
+                if on_foreign is OnForeign.REWIND:
+                    raise SinkError(
+                        f"what your function wrote for timeline {decided.takes_over} cannot be undone here"
+                    )
+                record = replace(record, base=record.epoch)
+            self._ledger.write(record)
+            self._rewinds = record.rewinds
+            self._sweep(record)
+            return self._asked(record).state()
+
+    def prepare(self, rows: Rows, ref: EpochRef) -> Prepared:
+        """Spool the rows, flushed."""
+        staged = StagedName.of(self._name, ref)
+        with self._answering("spooling rows"):
+            durable.make_directories(self._spool)
+            files = stage_parquet(rows, self._folder(staged), self._schema)
+        self._prepared.add(staged)
+        return Prepared(rows.count, {REWINDS: self._rewinds, "files": [asdict(file) for file in files]})
+
+    def commit(self, token: Token) -> CommitOutcome:
+        """Hand the rows over, unless the target has them; then remember it here."""
+        staged = StagedName.of_token(self._name, self._owner.timeline, token)
+        with self._answering("handing rows over"), self._ledger.locked():
+            found = self._ledger.read()
+            record = None if found is None else self._asked(found)
+            outcome = CommitOutcome.ALREADY_DONE
+            if must_commit(record, self._owner, token):
+                self._hand_over(staged, token)
+                outcome = CommitOutcome.DONE
+            assert found is not None
+            self._ledger.write(found.after(token))
+            durable.remove(self._folder(staged))
+        self._prepared.discard(staged)
+        return outcome
+
+    def _hand_over(self, staged: StagedName, token: Token) -> None:
+        folder = self._folder(staged)
+        files = [StagedFile(**file) for file in token.payload["files"]]
+        check_staged(folder, files, deeply=staged not in self._prepared)
+        paths = [os.path.join(folder, file.path) for file in files]
+        expect_rows(sum(map(row_count, paths)), token.rows)
+        key = BatchKey(self._owner.timeline, token.epoch)
+        try:
+            self._function(self._rows(paths), key)
+        except Exception:
+            # A function may fail after its target took the rows: then the target says so.
+            if self._last_committed is None or self._last_committed(key.timeline) != key.epoch:
+                raise
+
+    def _rows(self, paths: list[str]) -> Any:
+        if self._rows_as == "spark":
+            session = spark_sql.SparkSession.builder.getOrCreate()
+            return session.read.parquet(*(f"file://{path}" for path in paths))
+        return read_batches(paths, self._schema).read_all()
+
+    def _asked(self, record: LedgerRecord) -> LedgerRecord:
+        """Return the record at the epoch that the target has; ours where the target cannot be asked."""
+        if self._last_committed is None:
+            return record
+        # Epochs that a person adopted were not handed over under this timeline.
+        epoch = max(self._last_committed(record.timeline) or 0, record.base)
+        return replace(record, epoch=epoch, range_digest=record.range_digest if epoch == record.epoch else None)
+
+    def abort(self, ref: EpochRef) -> None:
+        """Remove spooled rows of lower attempts at the epoch."""
+        ours = StagedName.of(self._name, ref)
+        for staged in self._all_staged():
+            if staged.precedes(ours):
+                durable.remove(self._folder(staged))
+
+    def ledger(self) -> LedgerState | None:
+        """Ask the target when it can be asked, else the ledger on this machine."""
+        record = self._ledger.read()
+        return None if record is None else self._asked(record).state()
+
+    def rewind(self, to_epoch: int) -> RewindOutcome:
+        """Refuse to go back: what the function did cannot be undone from here."""
+        with self._answering("rewinding"), self._ledger.locked():
+            found = self._ledger.read()
+            record = None if found is None else self._asked(found)
+            if record is None or (record.timeline, record.generation) != (
+                self._owner.timeline,
+                self._owner.generation,
+            ):
+                raise fenced(record, self._owner)
+            if to_epoch < record.epoch:
+                return RewindOutcome.IMPOSSIBLE
+            moved = record.rewound(to_epoch, None)
+            self._ledger.write(moved)
+        self._rewinds = moved.rewinds
+        return RewindOutcome.DONE
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _folder(self, staged: StagedName) -> str:
+        return os.path.join(self._spool, str(staged))
+
+    def _all_staged(self) -> list[StagedName]:
+        parsed = (StagedName.parse(name) for name in durable.names_in(self._spool))
+        return [staged for staged in parsed if staged is not None]
+
+    def _sweep(self, record: LedgerRecord) -> None:
+        """Remove what is spooled for epochs that our own ledger has passed."""
+        mine = StagedName.of(self._name, EpochRef(record.timeline, 0, 0, 0))
+        for staged in self._all_staged():
+            if not staged.is_same_sink(mine) or staged.epoch <= record.epoch:
+                durable.remove(self._folder(staged))
+
+    @contextlib.contextmanager
+    def _answering(self, what: str) -> Iterator[None]:
+        """Turn trouble with the spool's disk into an error that may pass."""
+        try:
+            yield
+        except OSError as error:
+            raise RetryableSinkError(f"{what}: {error}") from error

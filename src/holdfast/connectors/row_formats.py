@@ -1,0 +1,182 @@
+"""Rows as files that other programs read: Parquet, JSON lines, CSV.
+
+Small epochs are written from here, large ones by Spark, with options that make both say the same:
+
+    instants        2024-01-31T12:00:00.000000Z     local times   the same without Z     dates   2024-01-31
+    NULL            null in JSON, nothing between the commas in CSV (empty text is "")
+    binaries        base64 in JSON; not in CSV
+    NaN, infinity   "NaN", "Infinity", "-Infinity"
+"""
+
+import base64
+import csv
+import datetime
+import decimal
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from holdfast.connectors import durable
+from holdfast.connectors.arrow_types import as_plain, is_nested
+from holdfast.connectors.extras import arrow_csv, pa, pc, pq
+from holdfast.connectors.parquet_files import parquet_bytes, spark_write, write_with_spark
+from holdfast.errors import PipelineDefinitionError
+
+_TIMES = {
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "dateFormat": "yyyy-MM-dd",
+}
+_CSV_OPTIONS = {**_TIMES, "header": "true", "escape": '"', "emptyValue": '""', "nullValue": ""}
+_JSON_OPTIONS = {**_TIMES, "ignoreNullFields": "false"}
+
+
+class RowFormat(Protocol):
+    """One kind of file."""
+
+    def check(self, schema: Any) -> None:
+        """Refuse columns that the format cannot hold."""
+        ...
+
+    def write(self, table: Any, folder: str) -> None:
+        """Write a small table into an empty local folder."""
+        ...
+
+    def write_with_spark(self, dataframe: Any, folder: str) -> None:
+        """Have Spark write into a local folder that does not exist."""
+        ...
+
+    def count(self, path: str) -> int:
+        """Return a file's row count."""
+        ...
+
+
+class Parquet:
+    """Parquet, with timestamps in microseconds."""
+
+    def check(self, schema: Any) -> None:
+        """Take every plain type."""
+
+    def write(self, table: Any, folder: str) -> None:
+        """Write one file."""
+        durable.write_file(os.path.join(folder, "part-00000.parquet"), parquet_bytes(table))
+
+    def write_with_spark(self, dataframe: Any, folder: str) -> None:
+        """Write one file per task."""
+        write_with_spark(dataframe, folder)
+
+    def count(self, path: str) -> int:
+        """Read the footer."""
+        return int(pq.read_metadata(path).num_rows)
+
+
+class Json:
+    """One JSON object per line."""
+
+    def check(self, schema: Any) -> None:
+        """Take every plain type."""
+
+    def write(self, table: Any, folder: str) -> None:
+        """Write one file."""
+        keys = [json.dumps(name, ensure_ascii=False) for name in table.schema.names]
+        lines = (_object(zip(keys, row.values(), strict=True)) for row in table.to_pylist(maps_as_pydicts="strict"))
+        durable.write_file(os.path.join(folder, "part-00000.json"), "".join(f"{line}\n" for line in lines).encode())
+
+    def write_with_spark(self, dataframe: Any, folder: str) -> None:
+        """Write one file per task."""
+        spark_write(dataframe.write.format("json").options(**_JSON_OPTIONS), folder)
+
+    def count(self, path: str) -> int:
+        """Count lines."""
+        with open(path, "rb") as file:
+            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+
+
+class Csv:
+    """CSV as RFC 4180 has it, with a header in every file."""
+
+    def check(self, schema: Any) -> None:
+        """Refuse nested columns and binaries."""
+        for field in schema:
+            if is_nested(field.type) or pa.types.is_binary(field.type):
+                raise PipelineDefinitionError(
+                    f"column '{field.name}' has type {field.type}, which CSV cannot hold: flatten or drop it in the "
+                    "view, or use format='json' or 'parquet'"
+                )
+
+    def write(self, table: Any, folder: str) -> None:
+        """Write one file."""
+        columns = [as_text(column) for column in table.columns]
+        target = os.path.join(folder, "part-00000.csv")
+        options = arrow_csv.WriteOptions(quoting_style="needed")
+        arrow_csv.write_csv(pa.table(columns, names=table.schema.names), target, options)
+
+    def write_with_spark(self, dataframe: Any, folder: str) -> None:
+        """Write one file per task."""
+        spark_write(dataframe.write.format("csv").options(**_CSV_OPTIONS), folder)
+
+    def count(self, path: str) -> int:
+        """Count records; quoted text may hold line breaks."""
+        with open(path, encoding="utf-8", newline="") as file:
+            return sum(1 for _ in csv.reader(file)) - 1
+
+
+FORMATS: Mapping[str, RowFormat] = {"parquet": Parquet(), "json": Json(), "csv": Csv()}
+
+
+def write_rows(kind: RowFormat, table: Any, schema: Any, folder: str) -> None:
+    """Write a small epoch into a new local folder."""
+    durable.make_directories(folder)
+    kind.write(as_plain(table, schema), folder)
+
+
+def as_text(column: Any) -> Any:
+    """Return times, dates and decimals of a column as the text that stands for them; other columns as they are."""
+    is_, type_ = pa.types, column.type
+    if is_.is_timestamp(type_):
+        return pc.strftime(column, "%Y-%m-%dT%H:%M:%S" + ("Z" if type_.tz else ""))
+    if is_.is_date(type_):
+        return pc.strftime(column, "%Y-%m-%d")
+    return column.cast(pa.string()) if is_.is_decimal(type_) else column
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON; decimals keep their digits."""
+    match value:
+        case None | bool() | int() | str():
+            return json.dumps(value, ensure_ascii=False)
+        case float():
+            return repr(value) if math.isfinite(value) else _odd_number(value)
+        case decimal.Decimal():
+            return format(value, "f")
+        case datetime.datetime() | datetime.date() | bytes():
+            return f'"{_plain_text(value)}"'
+        case dict():
+            return _object((json.dumps(_key_text(key), ensure_ascii=False), item) for key, item in value.items())
+        case list():
+            return f"[{','.join(map(json_text, value))}]"
+    raise TypeError(f"no JSON for {type(value).__name__}")
+
+
+def _object(pairs: Any) -> str:
+    return "{" + ",".join(f"{key}:{json_text(value)}" for key, value in pairs) + "}"
+
+
+def _key_text(key: Any) -> str:
+    return key if isinstance(key, str) else json_text(key).strip('"')
+
+
+def _odd_number(value: float) -> str:
+    return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
+
+
+def _plain_text(value: datetime.datetime | datetime.date | bytes) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime.datetime):
+        zone = "" if value.tzinfo is None else "Z"
+        return value.replace(tzinfo=None).isoformat(timespec="microseconds") + zone
+    return value.isoformat()

@@ -1,0 +1,86 @@
+"""Sources that Spark reads itself: files, rate, and any other format by name."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.core.sources import SourceSpec
+from holdfast.errors import PipelineDefinitionError
+
+_NOT_REPLAYABLE = {
+    "socket": "a socket cannot be read twice",
+}
+_SECRET_WORDS = ("password", "secret", "token", "jaas", "credential", "access.key", "accesskey")
+_FILE_FORMATS = ("parquet", "json", "csv", "orc", "text")
+_LOSSY_FILE_OPTIONS = {
+    "cleansource": "it removes files that a replay would need",
+    "ignoremissingfiles": "a replay could silently read less",
+    "ignorecorruptfiles": "a replay could silently read less",
+}
+
+
+def file_source(
+    path: str, *, format: str, schema: str, max_files: int | None, options: Mapping[str, Any]
+) -> SourceSpec:
+    """Describe Spark's file source."""
+    if format not in _FILE_FORMATS:
+        raise PipelineDefinitionError(f"unknown file format '{format}', use one of {', '.join(_FILE_FORMATS)}")
+    _refuse_lossy(options)
+    limit = {} if max_files is None else {"maxFilesPerTrigger": str(max_files)}
+    given = {key: _text(value) for key, value in options.items()}
+    return SourceSpec(format, {**given, **limit, "path": path}, schema, read_offsets=_file_offsets)
+
+
+def _refuse_lossy(options: Mapping[str, Any]) -> None:
+    for key, value in options.items():
+        why = _LOSSY_FILE_OPTIONS.get(key.lower())
+        if why is not None and _text(value).lower() not in ("off", "false"):
+            raise PipelineDefinitionError(f"the file source option '{key}' breaks exactly-once: {why}")
+
+
+def spark_source(format: str, *, schema: str | None, options: Mapping[str, Any]) -> SourceSpec:
+    """Describe any Spark streaming source."""
+    if format in _FILE_FORMATS:
+        _refuse_lossy(options)
+    given = {key: _text(value) for key, value in options.items()}
+    secret = frozenset(key for key in given if any(word in key.lower() for word in _SECRET_WORDS))
+    return SourceSpec(
+        format,
+        given,
+        schema,
+        replayable=format not in _NOT_REPLAYABLE,
+        why_not_replayable=_NOT_REPLAYABLE.get(format, ""),
+        read_offsets=_READERS.get(format, _file_offsets if format in _FILE_FORMATS else _plain_offsets),
+        secret_options=secret,
+    )
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _file_offsets(line: str) -> Mapping[str, str]:
+    return {"log_offset": str(json.loads(line)["logOffset"])}
+
+
+def _plain_offsets(line: str) -> Mapping[str, str]:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return {"offset": line}
+    if isinstance(value, dict):
+        return {str(key): item if isinstance(item, str) else json.dumps(item) for key, item in sorted(value.items())}
+    return {"offset": json.dumps(value)}
+
+
+def _kafka_offsets(line: str) -> Mapping[str, str]:
+    topics: dict[str, dict[str, int]] = json.loads(line)
+    several = len(topics) > 1
+    return {
+        (f"{topic}/partition-{partition}" if several else f"partition-{partition}"): str(offset)
+        for topic, partitions in sorted(topics.items())
+        for partition, offset in sorted(partitions.items(), key=lambda entry: int(entry[0]))
+    }
+
+
+_READERS = {"kafka": _kafka_offsets}

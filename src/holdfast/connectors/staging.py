@@ -1,0 +1,62 @@
+"""Names of staged rows: which sink, timeline, epoch, generation and attempt they belong to.
+
+    <sink>-<12 digits of the timeline>-<epoch>-<generation>-<attempt>
+
+Two attempts never share a name, and an abort finds exactly what it may remove.
+"""
+
+import re
+from dataclasses import dataclass
+from urllib.parse import quote
+from uuid import UUID
+
+from holdfast.core.contracts import EpochRef, Token
+
+_NAME = re.compile(r"(?P<sink>.+)-(?P<timeline>[0-9a-f]{12})-(?P<epoch>\d+)-(?P<generation>\d+)-(?P<attempt>\d+)")
+
+
+def timeline_tag(timeline: UUID) -> str:
+    """Return the random digits of a timeline: enough to tell the timelines of one target apart."""
+    return timeline.hex[-12:]
+
+
+@dataclass(frozen=True)
+class StagedName:
+    """One attempt's staged rows."""
+
+    sink: str
+    timeline: str
+    epoch: int
+    generation: int
+    attempt: int
+
+    @classmethod
+    def of(cls, sink: str, ref: EpochRef) -> "StagedName":
+        """Return the name for an attempt."""
+        return cls(quote(sink, safe=""), timeline_tag(ref.timeline), ref.epoch, ref.generation, ref.attempt)
+
+    @classmethod
+    def of_token(cls, sink: str, timeline: UUID, token: Token) -> "StagedName":
+        """Return the name of what a token stands for."""
+        return cls.of(sink, EpochRef(timeline, token.generation, token.epoch, token.attempt))
+
+    @classmethod
+    def parse(cls, text: str) -> "StagedName | None":
+        """Return the name that `text` spells, None for anything else."""
+        found = _NAME.fullmatch(text)
+        if found is None:
+            return None
+        numbers = (int(found[group]) for group in ("epoch", "generation", "attempt"))
+        return cls(found["sink"], found["timeline"], *numbers)
+
+    def __str__(self) -> str:
+        return f"{self.sink}-{self.timeline}-{self.epoch}-{self.generation}-{self.attempt}"
+
+    def is_same_sink(self, other: "StagedName") -> bool:
+        """Whether both are staged by one sink of one timeline."""
+        return (self.sink, self.timeline) == (other.sink, other.timeline)
+
+    def precedes(self, other: "StagedName") -> bool:
+        """Whether this is a lower attempt at the same epoch of the same sink."""
+        same = self.is_same_sink(other) and self.epoch == other.epoch
+        return same and (self.generation, self.attempt) < (other.generation, other.attempt)

@@ -1,0 +1,322 @@
+"""The protocol of one epoch. All its branching is here.
+
+    1 begin     remove staged rows of dead attempts at this epoch
+    2 prepare   every sink: rows durable, invisible
+    3 capture   offsets, watermark, state files
+    4 seal      sidecar, then the manifest at our last id + 1: THE decision
+    5 commit    every sink: rows visible
+    6 record    statuses into the manifest; losing this costs nothing
+
+A crash before 4 means the epoch never happened; after 4, whoever starts next commits what is not committed.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from holdfast.clock import Clock
+from holdfast.core.contracts import CommitOutcome, EpochRef, Owner, Prepared, Rows, Sink, Token
+from holdfast.core.entries import ConnectorCheckpoint, SinkCommitStatus
+from holdfast.core.manifest import CheckpointManifest
+from holdfast.core.progress import ProgressRecord
+from holdfast.core.sidecar import CapturedFile
+from holdfast.engine.checkpoints import CheckpointWriter, SealedCheckpoint
+from holdfast.engine.delivery import Delivery, DeliverySettings
+from holdfast.engine.events import EpochCommitted, EpochReplayed, Observer
+from holdfast.engine.events import step as report_step
+from holdfast.errors import Fenced, ReplayMismatch, SinkError, UnknownOutcome
+from holdfast.stores.store import DurableCheckpointStore
+
+TOKENS_PART = "tokens"
+_LARGE_TOKENS = 256 * 1024
+
+
+@dataclass(frozen=True)
+class CapturedEpoch:
+    """What the runner knows of an epoch once its rows were computed."""
+
+    parts: dict[str, bytes]
+    operators: Mapping[str, list[CapturedFile]]
+    source_offsets: dict[str, ConnectorCheckpoint]
+    source_watermarks: dict[str, int]
+    watermark_ms: int | None
+    rows_in: int
+    table_offsets: dict[str, ConnectorCheckpoint] = field(default_factory=dict)
+
+
+class EpochWork(Protocol):
+    """One epoch as the runner brings it. Called in this order, each once."""
+
+    epoch: int
+
+    def range_digest(self) -> str:
+        """Return the digest of the source range, known before anything is computed."""
+        ...
+
+    def rows(self) -> Mapping[str, Rows]:
+        """Compute the epoch, once, and return its rows for each sink; sinks without rows are left out."""
+        ...
+
+    def capture(self) -> CapturedEpoch:
+        """Return offsets and state files. Only after `rows`."""
+        ...
+
+    def sealed(self) -> None:
+        """Hear that the epoch was decided."""
+        ...
+
+
+@dataclass
+class SinkPosition:
+    """Where a sink's ledger stands."""
+
+    epoch: int = 0
+    range_digest: str | None = None
+
+
+@dataclass(frozen=True)
+class PipelineFacts:
+    """What every manifest of a pipeline says the same."""
+
+    source_names: tuple[str, ...]
+    sink_names: tuple[str, ...]
+    fingerprint: int
+    vnode_count: int
+    identity: dict[str, Any]
+
+
+class Coordinator:
+    """Drives epochs through the protocol, one after the other."""
+
+    def __init__(
+        self,
+        store: DurableCheckpointStore,
+        sinks: Mapping[str, Sink],
+        positions: dict[str, SinkPosition],
+        facts: PipelineFacts,
+        owner: Owner,
+        writer: CheckpointWriter,
+        delivery: Delivery,
+        settings: DeliverySettings,
+        observer: Observer,
+        clock: Clock,
+    ) -> None:
+        self._store, self._sinks, self._positions = store, sinks, positions
+        self._facts, self._owner, self._writer = facts, owner, writer
+        self._delivery, self._settings = delivery, settings
+        self._observer, self._clock = observer, clock
+        self._steps: dict[str, float] = {}
+        self._first = True
+
+    def run_epoch(self, work: EpochWork, recorded: Mapping[str, Token] | None = None) -> None:
+        """Take one epoch from its rows to committed sinks. `recorded`: what it gave before, when it is replayed."""
+        started = self._clock.monotonic()
+        self._steps = {}
+        epoch, digest = work.epoch, work.range_digest()
+        with self._step(epoch, "begin"):
+            self._begin(epoch)
+        with self._step(epoch, "compute"):
+            rows = work.rows()
+        behind = self._sinks_without(epoch, digest)
+        if recorded is not None:
+            self._compare_with_record(epoch, rows, recorded)
+        with self._step(epoch, "prepare"):
+            tokens = self._prepare(epoch, digest, {name: rows[name] for name in behind if name in rows})
+        with self._step(epoch, "capture"):
+            captured = work.capture()
+        with self._step(epoch, "seal"):
+            sealed = self._seal(epoch, captured, tokens)
+        work.sealed()
+        with self._step(epoch, "commit"):
+            self._commit(epoch, tokens)
+        with self._step(epoch, "record"):
+            self._record(sealed.manifest, tokens)
+        self._report(epoch, sealed, captured, rows, self._clock.monotonic() - started)
+        if recorded is not None:
+            self._observer.on_event(EpochReplayed(epoch))
+
+    def _begin(self, epoch: int) -> None:
+        """Only the first epoch of a generation can meet a dead attempt; our own retries clean up themselves."""
+        if not self._first:
+            return
+        ref = self._ref(epoch, 0)
+        _, failures = self._delivery.on_all(
+            list(self._sinks), epoch, "abort", self._settings.prepare_seconds, lambda _, sink, __: sink.abort(ref)
+        )
+        _raise_first(failures)
+        self._first = False
+
+    def _sinks_without(self, epoch: int, digest: str) -> list[str]:
+        """Return the sinks that do not have this epoch yet. Having it under another range is no reason to skip."""
+        behind = []
+        for name, position in self._positions.items():
+            if position.epoch < epoch:
+                behind.append(name)
+            elif position.epoch == epoch and position.range_digest not in (None, digest):
+                raise ReplayMismatch(
+                    f"sink '{name}' has epoch {epoch} already, but of another source range: "
+                    "going on would lose rows or show them twice"
+                )
+        return behind
+
+    def _compare_with_record(self, epoch: int, rows: Mapping[str, Rows], recorded: Mapping[str, Token]) -> None:
+        for name, token in recorded.items():
+            found = rows[name].count if name in rows else 0
+            if name in self._sinks and found != token.rows:
+                raise ReplayMismatch(
+                    f"replaying epoch {epoch} gave {found} rows for sink '{name}', which holds {token.rows} of it: "
+                    "the query is not deterministic, or its input changed"
+                )
+
+    def _prepare(self, epoch: int, digest: str, rows: Mapping[str, Rows]) -> dict[str, Token]:
+        attempts: dict[str, int] = {}
+
+        def prepare(name: str, sink: Sink, attempt: int) -> Prepared:
+            attempts[name] = attempt
+            ref = self._ref(epoch, attempt)
+            if attempt > 0:
+                sink.abort(ref)
+            with self._step(epoch, "prepare", name):
+                return sink.prepare(rows[name], ref)
+
+        prepared, failures = self._delivery.on_all(
+            list(rows), epoch, "prepare", self._settings.prepare_seconds, prepare
+        )
+        _raise_first(failures)
+        return {
+            name: Token(
+                epoch=epoch,
+                generation=self._owner.generation,
+                attempt=attempts[name],
+                previous=self._positions[name].epoch,
+                rows=result.rows,
+                range_digest=digest,
+                payload=result.payload,
+            )
+            for name, result in prepared.items()
+        }
+
+    def _seal(self, epoch: int, captured: CapturedEpoch, tokens: Mapping[str, Token]) -> SealedCheckpoint:
+        documents = {name: token.to_json_value() for name, token in tokens.items()}
+        text = json.dumps(documents, sort_keys=True).encode()
+        progress = ProgressRecord(
+            timeline=self._owner.timeline,
+            checkpoint_id=self._writer.next_id,
+            epoch=epoch,
+            generation=self._owner.generation,
+            created_ms=self._clock.now_ms(),
+            parts={**captured.parts, TOKENS_PART: text},
+        )
+        draft = self._draft(epoch, captured, tokens)
+        # Tokens always stand in the progress chunk; the manifest repeats them while they are small.
+        draft.sink_tokens = documents if len(text) <= _LARGE_TOKENS else {}
+        return self._writer.seal(draft, progress.to_bytes(), captured.operators)
+
+    def _draft(self, epoch: int, captured: CapturedEpoch, tokens: Mapping[str, Token]) -> CheckpointManifest:
+        last, facts = self._writer.last, self._facts
+        draft = CheckpointManifest.new_with_vnode_count(self._writer.next_id, epoch, facts.vnode_count)
+        draft.source_offsets = captured.source_offsets
+        draft.source_watermarks = captured.source_watermarks
+        draft.table_offsets = captured.table_offsets
+        draft.watermark = captured.watermark_ms
+        draft.source_names = list(facts.source_names)
+        draft.sink_names = list(facts.sink_names)
+        draft.pipeline_hash = draft.fingerprint = facts.fingerprint
+        draft.identity = facts.identity
+        draft.sink_epochs = {name: position.epoch for name, position in self._positions.items()}
+        draft.sink_commit_statuses = {
+            name: SinkCommitStatus.PENDING if name in tokens else SinkCommitStatus.COMMITTED
+            for name in self._positions
+        }
+        draft.steps = (last.steps or 0) + 1
+        draft.processed_records = (last.processed_records or 0) + captured.rows_in
+        return draft
+
+    def _commit(self, epoch: int, tokens: Mapping[str, Token]) -> None:
+        def commit(name: str, sink: Sink, attempt: int) -> CommitOutcome:
+            with self._step(epoch, "commit", name):
+                return sink.commit(tokens[name])
+
+        done, failures = self._delivery.on_all(list(tokens), epoch, "commit", self._settings.commit_seconds, commit)
+        for name in done:
+            self._positions[name] = SinkPosition(epoch, tokens[name].range_digest)
+        unresolved = {n: e for n, e in failures.items() if not self._committed_after_all(n, tokens[n], e)}
+        if unresolved:
+            with contextlib.suppress(Exception):  # The statuses are for people; the failure itself matters more.
+                self._record(self._writer.last, tokens, unresolved)
+            _raise_first({name: _way_out(error) for name, error in unresolved.items()})
+
+    def _committed_after_all(self, name: str, token: Token, error: Exception) -> bool:
+        """Ask the target when nobody knows how a commit ended."""
+        if not isinstance(error, UnknownOutcome):
+            return False
+        answers, _ = self._delivery.on_all(
+            [name], token.epoch, "ask", self._settings.commit_seconds, lambda _, sink, __: sink.ledger()
+        )
+        ledger = answers.get(name)
+        if ledger is None or ledger.epoch != token.epoch or ledger.generation != self._owner.generation:
+            return False
+        self._positions[name] = SinkPosition(token.epoch, token.range_digest)
+        return True
+
+    def _record(
+        self,
+        manifest: CheckpointManifest,
+        tokens: Mapping[str, Token],
+        failures: Mapping[str, Exception] | None = None,
+    ) -> None:
+        statuses = dict.fromkeys(tokens, SinkCommitStatus.COMMITTED)
+        statuses |= {name: SinkCommitStatus.failed(str(error)) for name, error in (failures or {}).items()}
+        update = manifest.model_copy(
+            update={
+                "sink_commit_statuses": {**manifest.sink_commit_statuses, **statuses},
+                "sink_epochs": {name: position.epoch for name, position in self._positions.items()},
+            }
+        )
+        if tokens:
+            self._writer.updated(self._store.update_manifest(update))
+
+    def _report(
+        self,
+        epoch: int,
+        sealed: SealedCheckpoint,
+        captured: CapturedEpoch,
+        rows: Mapping[str, Rows],
+        seconds: float,
+    ) -> None:
+        self._observer.on_event(
+            EpochCommitted(
+                epoch=epoch,
+                checkpoint_id=sealed.manifest.checkpoint_id,
+                rows_in=captured.rows_in,
+                rows_out={name: batch.count for name, batch in rows.items()},
+                new_bytes=sealed.new_bytes,
+                total_bytes=sealed.total_bytes,
+                watermark_ms=captured.watermark_ms,
+                seconds=seconds,
+                steps=dict(self._steps),
+            )
+        )
+
+    def _ref(self, epoch: int, attempt: int) -> EpochRef:
+        return EpochRef(self._owner.timeline, self._owner.generation, epoch, attempt)
+
+    @contextlib.contextmanager
+    def _step(self, epoch: int, step: str, sink: str | None = None) -> Iterator[None]:
+        with report_step(self._observer, self._clock, epoch, step, sink) as elapsed:
+            yield
+            self._steps[step if sink is None else f"{step}:{sink}"] = elapsed()
+
+
+def _way_out(error: Exception) -> Exception:
+    """Name what a person can do about a sealed epoch whose sink will not show it."""
+    if isinstance(error, Fenced):
+        return error
+    return SinkError(f"{error}. The epoch is sealed: repair the target and start again, or see 'holdfast resolve'")
+
+
+def _raise_first(failures: Mapping[str, Exception]) -> None:
+    for error in failures.values():
+        raise error

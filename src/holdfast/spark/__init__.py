@@ -1,0 +1,1 @@
+"""The adapter to Spark: session, query, working directory, facts from the plan."""

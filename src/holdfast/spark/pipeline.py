@@ -1,0 +1,234 @@
+"""The public way to write and run a pipeline."""
+
+import os
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from holdfast.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.contracts import OnForeign, Sink
+from holdfast.core.manifest import CheckpointManifest
+from holdfast.core.sources import SourceSpec
+from holdfast.engine.delivery import DeliverySettings
+from holdfast.engine.events import LogObserver, Observer, Observers
+from holdfast.engine.identity import OnChange
+from holdfast.engine.startup import Start, StartOptions
+from holdfast.errors import PipelineDefinitionError
+from holdfast.spark.definition import Definition, Query
+from holdfast.spark.runner import Runner
+from holdfast.spark.session import STATE_STORES, check_session, local_session
+from holdfast.stores.store import DurableCheckpointStore
+from holdfast.stores.urls import open_store
+
+_MODES = ("append", "update")
+_GUARANTEES = ("exactly-once", "at-least-once")
+
+
+class Pipeline:
+    """Sources, views and sinks under one name; runs as ONE Spark query with exactly-once delivery to every sink.
+
+    `store` is a path, a URL or an open store. Without `spark` a local session is used. `state` is where Spark
+    keeps operator state: "rocksdb", or "memory" for small state. `work_dir` is where Spark's working directory
+    goes; it is a cache, and may be deleted between runs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        store: str | os.PathLike[str] | DurableCheckpointStore,
+        spark: SparkSession | None = None,
+        guarantee: str = "exactly-once",
+        output_mode: str = "append",
+        state: str = "rocksdb",
+        state_partitions: int = 2,
+        retain: int = 10,
+        inline_threshold: int = 4096,
+        trigger: str | None = None,
+        work_dir: str | os.PathLike[str] | None = None,
+        on_change: str = "approve",
+        delivery: DeliverySettings | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        _one_of("guarantee", guarantee, _GUARANTEES)
+        _one_of("output_mode", output_mode, _MODES)
+        _one_of("state", state, tuple(STATE_STORES))
+        _one_of("on_change", on_change, tuple(OnChange))
+        self._definition = Definition(name, output_mode, state, state_partitions)
+        self._store_given = store
+        self._spark = spark
+        self._guarantee = guarantee
+        self._retain, self._inline_threshold, self._trigger = retain, inline_threshold, trigger
+        self._work_dir = None if work_dir is None else os.fspath(work_dir)
+        self._on_change = OnChange(on_change)
+        self._delivery = delivery or DeliverySettings()
+        self._clock = clock
+
+    @property
+    def name(self) -> str:
+        """The pipeline's name."""
+        return self._definition.name
+
+    def source(self, name: str, spec: SourceSpec, *, watermark: tuple[str, str] | None = None) -> str:
+        """Add a source; `watermark` is (event-time column, how late rows may be). Returns its name, for views."""
+        if self._guarantee == "exactly-once" and not spec.replayable:
+            raise PipelineDefinitionError(
+                f"source '{name}' ({spec.format}) cannot keep exactly-once: {spec.why_not_replayable}; "
+                "say guarantee='at-least-once' if that is enough"
+            )
+        self._definition.add_source(name, spec, watermark)
+        return name
+
+    def view(self, name: str, query: Query) -> str:
+        """Add a view: SQL over sources and earlier views, or a function whose parameters are named after them."""
+        self._definition.add_view(name, query)
+        return name
+
+    def sink(self, name: str, takes: str, sink: Sink) -> None:
+        """Send the rows of a view or source to a sink."""
+        if self._guarantee == "exactly-once" and not sink.guarantee.exactly_once:
+            raise PipelineDefinitionError(
+                f"sink '{name}' cannot keep exactly-once: {sink.guarantee.how}; "
+                "say guarantee='at-least-once' if that is enough"
+            )
+        self._definition.add_sink(name, takes, sink)
+
+    def run(
+        self,
+        *,
+        once: bool = False,
+        fresh: bool = False,
+        from_id: int | None = None,
+        sinks: str = "refuse",
+        observers: Iterable[Observer] = (),
+    ) -> None:
+        """Run and block: until there is nothing more to read with `once`, else until stopped."""
+        handle = self.start(once=once, fresh=fresh, from_id=from_id, sinks=sinks, observers=observers)
+        try:
+            handle.wait()
+        except KeyboardInterrupt:
+            handle.stop()
+
+    def start(
+        self,
+        *,
+        once: bool = False,
+        fresh: bool = False,
+        from_id: int | None = None,
+        sinks: str = "refuse",
+        observers: Iterable[Observer] = (),
+    ) -> "Handle":
+        """Recover and start, and return at once; `fresh`, `from_id` and `sinks` are a person's word at recovery."""
+        runner = self.runner(StartOptions(fresh, from_id, _on_foreign(sinks), self._on_change), observers)
+        try:
+            start = runner.prepare()
+            runner.start_query(once=once, interval=self._trigger)
+        except BaseException as error:
+            runner.close(error)
+            raise
+        return Handle(runner, start)
+
+    def runner(self, options: StartOptions, observers: Iterable[Observer] = ()) -> Runner:
+        """Return what runs the pipeline, before recovery. For those who drive it step by step; others use `start`."""
+        if not self._definition.sinks:
+            raise PipelineDefinitionError(f"pipeline '{self.name}' has no sink")
+        spark = self._spark or local_session(self.name)
+        check_session(spark)
+        store = self._open_store()
+        return Runner(
+            self._definition,
+            spark,
+            store,
+            self._work_root(store),
+            os.path.join(self._local_base(store), "spool"),
+            options=options,
+            delivery=self._delivery,
+            observer=Observers([LogObserver(), *observers]),
+            clock=self._clock,
+            inline_threshold=self._inline_threshold,
+            retain=self._retain,
+        )
+
+    def _open_store(self) -> DurableCheckpointStore:
+        if isinstance(self._store_given, DurableCheckpointStore):
+            return self._store_given
+        # Pruning is the runner's: it happens between epochs, not inside a seal.
+        return open_store(self._store_given, retain=None, vnode_count=self._definition.state_partitions)
+
+    def _work_root(self, store: DurableCheckpointStore) -> str:
+        if self._work_dir is not None:
+            if "://" in self._work_dir:
+                raise PipelineDefinitionError(f"work_dir '{self._work_dir}' is not a local directory")
+            return os.path.abspath(self._work_dir)
+        return os.path.join(self._local_base(store), "work")
+
+    def _local_base(self, store: DurableCheckpointStore) -> str:
+        """Return where local files go: beside the checkpoints, or below ./.holdfast when those are elsewhere."""
+        place = store.describe()
+        return os.path.abspath(place if "://" not in place else os.path.join(".holdfast", self.name))
+
+
+class Handle:
+    """A running pipeline."""
+
+    def __init__(self, runner: Runner, start: Start) -> None:
+        self._runner = runner
+        self._start = start
+        self._closed = threading.Lock()
+        self._is_closed = False
+
+    @property
+    def recovery(self) -> dict[str, Any]:
+        """What this start found and did."""
+        return self._start.report
+
+    def wait(self) -> None:
+        """Block until the pipeline ends; raise what ended it."""
+        error: BaseException | None = None
+        try:
+            self._runner.wait()
+        except BaseException as caught:
+            error = caught
+            raise
+        finally:
+            if not isinstance(error, KeyboardInterrupt):
+                self._close(error)
+
+    def stop(self) -> None:
+        """Finish the running epoch and end."""
+        self._runner.stop()
+        self._close(None)
+
+    def pause(self) -> None:
+        """Hold before the next epoch."""
+        self._runner.pause()
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        self._runner.resume()
+
+    def checkpoint(self) -> CheckpointManifest:
+        """Take a checkpoint now and return it; waits for a running epoch to end."""
+        return self._runner.checkpoint()
+
+    def status(self) -> dict[str, Any]:
+        """Return where the pipeline is."""
+        return self._runner.status()
+
+    def _close(self, error: BaseException | None) -> None:
+        with self._closed:
+            if not self._is_closed:
+                self._is_closed = True
+                self._runner.close(error)
+
+
+def _on_foreign(choice: str) -> OnForeign:
+    _one_of("sinks", choice, tuple(OnForeign))
+    return OnForeign(choice)
+
+
+def _one_of(what: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise PipelineDefinitionError(f"{what} is '{value}', expected one of {', '.join(allowed)}")

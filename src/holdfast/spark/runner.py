@@ -1,0 +1,374 @@
+"""Runs a pipeline's query: every start goes through recovery, every batch through the protocol."""
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import inheritable_thread_target
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from holdfast.clock import Clock
+from holdfast.core.contracts import SinkContext, Token
+from holdfast.core.entries import SinkCommitStatus
+from holdfast.core.manifest import CheckpointManifest
+from holdfast.engine.checkpoints import CheckpointWriter
+from holdfast.engine.coordinator import Coordinator, PipelineFacts
+from holdfast.engine.delivery import Delivery, DeliverySettings
+from holdfast.engine.events import Observer, Recovered, Stopped, step
+from holdfast.engine.identity import fingerprint
+from holdfast.engine.startup import RecordedEpoch, Start, StartOptions, Startup
+from holdfast.errors import CheckpointStoreError, PipelineError, ReplayMismatch
+from holdfast.spark.batch import BatchReader, MicroBatch
+from holdfast.spark.definition import BuiltQuery, Definition, build_query, definition_identity
+from holdfast.spark.session import configure
+from holdfast.spark.workdir import WorkingDirectory, check_parts, remove_directories, restore
+from holdfast.stores.store import DurableCheckpointStore
+
+_PATIENCE_MS = 30_000
+_log = logging.getLogger(__name__)
+
+
+class Runner:
+    """One run of a pipeline: start, epochs, stop."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        spark: SparkSession,
+        store: DurableCheckpointStore,
+        work_root: str,
+        spool_root: str,
+        *,
+        options: StartOptions,
+        delivery: DeliverySettings,
+        observer: Observer,
+        clock: Clock,
+        inline_threshold: int,
+        retain: int | None,
+    ) -> None:
+        self.definition = definition
+        self._spark, self._store, self._work_root, self._spool_root = spark, store, work_root, spool_root
+        self._options, self._settings, self._observer, self._clock = options, delivery, observer, clock
+        self._inline_threshold, self._retain = inline_threshold, retain
+        configure(spark, state=definition.state, state_partitions=definition.state_partitions)
+        self.built: BuiltQuery = build_query(definition, spark)
+        self._batches: BatchReader
+        self._coordinator: Coordinator
+        self._writer: CheckpointWriter
+        self._query: StreamingQuery | None = None
+        self._expected_batch = 0
+        self._replaying: RecordedEpoch | None = None
+        self._failure: BaseException | None = None
+        self._epochs = threading.Lock()
+        self._running = threading.Event()
+        self._running.set()
+        self._stopping = threading.Event()
+        self._housekeeping = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-housekeeping")
+        self._pruning: Future[None] | None = None
+
+    # start
+
+    def prepare(self) -> Start:
+        """Recover: decide, fence, settle the sinks, restore the working directory, replay what has to be."""
+        sinks = {name: entry.sink for name, entry in self.definition.sinks.items()}
+        self._bind_sinks()
+        delivery = Delivery(sinks, self._settings, self._observer, self._clock, wrap=self._with_spark_properties)
+        facts = self._facts()
+        startup = Startup(
+            self.definition.name,
+            self._store,
+            sinks,
+            facts,
+            self._options,
+            delivery,
+            self._settings,
+            self._observer,
+            self._clock,
+        )
+        old = self._old_directories()
+        start = startup.run(lambda epoch: self._range_in(old, epoch))
+        with step(self._observer, self._clock, start.epoch, "recovery.restore"):
+            directory = self._restore(start, old)
+        watermark = (start.chosen.watermark or 0) if start.chosen else 0
+        self._batches = BatchReader(self.definition, self.built, self._spark, directory, watermark)
+        self._writer = CheckpointWriter(
+            self._store, start.owner, start.fence, self._clock, inline_threshold=self._inline_threshold
+        )
+        self._coordinator = Coordinator(
+            self._store,
+            sinks,
+            start.positions,
+            facts,
+            start.owner,
+            self._writer,
+            delivery,
+            self._settings,
+            self._observer,
+            self._clock,
+        )
+        self._delivery = delivery
+        self._record_settled(start)
+        self._observer.on_event(Recovered(start.report))
+        for record in start.replays:
+            self._replay(record)
+        remove_directories(self._work_root, keep=self._directory.path)
+        return start
+
+    def _facts(self) -> PipelineFacts:
+        identity = definition_identity(self.definition, self.built)
+        return PipelineFacts(
+            source_names=tuple(sorted(self.definition.sources)),
+            sink_names=tuple(sorted(self.definition.sinks)),
+            fingerprint=fingerprint(identity),
+            vnode_count=self.definition.state_partitions,
+            identity=identity,
+        )
+
+    def _bind_sinks(self) -> None:
+        schemas = {
+            name: self._spark.createDataFrame([], schema).toArrow().schema
+            for name, schema in self.built.schemas.items()
+        }
+        for name, entry in self.definition.sinks.items():
+            spool = os.path.join(self._spool_root, name)
+            context = SinkContext(
+                name, self.definition.name, schemas[entry.output], self.definition.output_mode, spool
+            )
+            entry.sink.bind(context)
+
+    def _record_settled(self, start: Start) -> None:
+        """Write what recovery did about the sinks into the fence, so that it reads as true."""
+        if start.chosen is None:
+            return
+        settled = [name for name in start.fence.sink_epochs if name in start.positions]
+        epochs = {name: min(start.positions[name].epoch, start.fence.epoch) for name in settled}
+        statuses = dict.fromkeys(settled, SinkCommitStatus.COMMITTED)
+        update = start.fence.model_copy(
+            update={
+                "sink_epochs": {**start.fence.sink_epochs, **epochs},
+                "sink_commit_statuses": {**start.fence.sink_commit_statuses, **statuses},
+            },
+            deep=True,
+        )
+        self._writer.updated(self._store.update_manifest(update))
+
+    def _old_directories(self) -> list[str]:
+        """Return what earlier generations left, newest first."""
+        with contextlib.suppress(FileNotFoundError):
+            numbers = sorted((int(name) for name in os.listdir(self._work_root) if name.isdigit()), reverse=True)
+            return [os.path.join(self._work_root, str(number)) for number in numbers]
+        return []
+
+    def _range_in(self, directories: list[str], epoch: int) -> dict[str, bytes] | None:
+        for path in directories:
+            parts = WorkingDirectory(path, self.built.inputs).recorded_parts(epoch - 1)
+            if parts is not None:
+                return parts
+        return None
+
+    def _restore(self, start: Start, old: list[str]) -> WorkingDirectory:
+        target = os.path.join(self._work_root, str(start.owner.generation))
+        os.makedirs(self._work_root, exist_ok=True)
+        if start.chosen is None:
+            os.makedirs(target)
+            return WorkingDirectory(target, self.built.inputs)
+        assert start.chosen.sidecar is not None
+        reader = self._store.state_reader
+        parts = dict(reader.progress(start.chosen.sidecar).parts)
+        batch = start.epoch - 1
+        check_parts(parts, batch)
+        directory = restore(target, parts, reader.catalog(start.chosen).files, reader, old, self.built.inputs)
+        self._expected_batch = batch + 1
+        if not start.replays:
+            directory.add_closing_batch(batch, start.chosen.watermark or 0)
+        return directory
+
+    @property
+    def _directory(self) -> WorkingDirectory:
+        return self._batches.directory
+
+    # run
+
+    def start_query(self, *, once: bool, interval: str | None) -> StreamingQuery:
+        """Start Spark's query; batches arrive in `_on_batch` on a thread of Spark's."""
+        return self._start({"availableNow": True} if once else {"processingTime": interval or "0 seconds"})
+
+    def _start(self, trigger: Mapping[str, Any]) -> StreamingQuery:
+        self._failure = None
+        self._query = (
+            self.built.frame.writeStream.foreachBatch(self._on_batch)
+            .outputMode(self.definition.output_mode)
+            .option("checkpointLocation", self._directory.path)
+            .trigger(**trigger)
+            .start()
+        )
+        return self._query
+
+    def _on_batch(self, frame: DataFrame, batch: int) -> None:
+        self._running.wait()
+        try:
+            with self._epochs:
+                self._run_batch(frame, batch)
+        except BaseException as error:
+            # Spark wraps what we raise into text; the original is what the caller gets to see. What is no Exception
+            # would end this thread without an answer to Spark, which would wait for ever.
+            self._failure = error
+            if isinstance(error, Exception):
+                raise
+            raise PipelineError(f"stopped by {type(error).__name__}") from error
+
+    def _run_batch(self, frame: DataFrame, batch: int) -> None:
+        if batch != self._expected_batch:
+            raise PipelineError(
+                f"Spark runs batch {batch}, expected {self._expected_batch}: stopping before any harm"
+            )
+        recorded = self._recorded_tokens(batch)
+        work = MicroBatch(self._batches, frame, batch)
+        try:
+            self._coordinator.run_epoch(work, recorded)
+        finally:
+            work.release()
+        self._expected_batch = batch + 1
+        self._prune_now_and_then(batch)
+
+    def _prune_now_and_then(self, batch: int) -> None:
+        """Prune beside the work: nothing waits for it, and it is safe beside a writer."""
+        due = self._retain is not None and batch % max(self._retain // 2, 1) == 0
+        if due and (self._pruning is None or self._pruning.done()):
+            self._pruning = self._housekeeping.submit(self._prune)
+
+    def _prune(self) -> None:
+        try:
+            self._store.prune(self._retain or 0)
+        except CheckpointStoreError as error:
+            _log.warning("pruning failed, will be tried again: %s", error)
+
+    # replay
+
+    def _replay(self, record: RecordedEpoch) -> None:
+        """Run exactly one recorded range: with two of them present, Spark would run only the last."""
+        batch = record.epoch - 1
+        logs = {name: text for name, text in record.parts.items() if name.startswith("sources/")}
+        self._directory.write_offsets(batch, record.parts[f"offsets/{batch}"], logs)
+        self._replaying = record
+        try:
+            query = self._start({"once": True})
+            self._await(query)
+        finally:
+            self._replaying = None
+        if self._expected_batch != batch + 1:
+            raise ReplayMismatch(f"epoch {record.epoch} was to be replayed, but Spark did not run it")
+
+    def _recorded_tokens(self, batch: int) -> Mapping[str, Token] | None:
+        if self._replaying is None:
+            return None
+        expected = self._replaying.parts[f"offsets/{batch}"].decode().split("\n")[2:]
+        if list(self._directory.offsets(batch).sources) != expected:
+            raise ReplayMismatch(f"Spark reads another range for epoch {batch + 1} than the recorded one")
+        return self._replaying.tokens or {}
+
+    # end
+
+    def wait(self) -> None:
+        """Block until the query ends; raise what ended it."""
+        assert self._query is not None
+        self._await(self._query)
+
+    def _await(self, query: StreamingQuery) -> None:
+        try:
+            query.awaitTermination()
+        except PySparkException as error:
+            self._raise_failure(error)
+        if self._failure is not None:
+            self._raise_failure(None)
+
+    def _raise_failure(self, error: PySparkException | None) -> None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        if error is not None and not self._stopping.is_set():
+            raise PipelineError(f"Spark stopped the query: {_spark_message(error)}") from error
+
+    def stop(self) -> None:
+        """Finish the running epoch, then end. Nothing is cut off: recovery is for crashes."""
+        self._stopping.set()
+        self._running.set()
+        query = self._query
+        if query is None or not query.isActive:
+            return
+        with self._epochs:
+            pass
+        _end_after_batch(query, self._spark)
+
+    def pause(self) -> None:
+        """Hold before the next epoch."""
+        self._running.clear()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._running.set()
+
+    @property
+    def paused(self) -> bool:
+        """Whether epochs are held."""
+        return not self._running.is_set()
+
+    def checkpoint(self) -> CheckpointManifest:
+        """Seal a checkpoint of where we are now; with no data flowing it repeats the last epoch."""
+        with self._epochs:
+            return self._writer.seal_again()
+
+    def status(self) -> dict[str, Any]:
+        """Return where the pipeline is."""
+        last = self._writer.last
+        active = self._query is not None and self._query.isActive
+        return {
+            "pipeline": self.definition.name,
+            "state": "paused" if active and self.paused else "running" if active else "stopped",
+            "epoch": last.epoch,
+            "checkpoint_id": last.checkpoint_id,
+            "checkpoint_age_seconds": max(0, self._clock.now_ms() - last.timestamp_ms) / 1000,
+            "generation": last.generation,
+            "timeline": str(last.timeline),
+            "processed_records": last.processed_records or 0,
+            "sinks": {name: str(status) for name, status in sorted(last.sink_commit_statuses.items())},
+        }
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Let sinks and threads go."""
+        self._observer.on_event(Stopped(self._expected_batch, None if error is None else str(error)))
+        for entry in self.definition.sinks.values():
+            with contextlib.suppress(Exception):  # Nothing depends on a tidy goodbye.
+                entry.sink.close()
+        if hasattr(self, "_delivery"):
+            self._delivery.close()
+        self._housekeeping.shutdown(wait=True)
+
+    def _with_spark_properties(self, work: Callable[[], object]) -> Callable[[], object]:
+        """Plain threads lose what Spark keeps per thread: the query a job belongs to."""
+        wrapped: Callable[[], object] = inheritable_thread_target(self._spark)(work)
+        return wrapped
+
+
+def _end_after_batch(query: StreamingQuery, spark: SparkSession) -> None:
+    """End between two batches. Spark's own stop interrupts its thread, which can cut a batch's commit off."""
+    java = query._jsq.streamingQuery()
+    try:
+        runtime = spark._jvm.org.apache.spark.sql.execution.streaming.runtime  # type: ignore[union-attr]
+        java.state().set(getattr(getattr(runtime, "TERMINATED$"), "MODULE$"))
+        java.queryExecutionThread().join(_PATIENCE_MS)
+    except Py4JError:
+        pass  # Private parts of Spark: without them its own stop does, and recovery completes the rest.
+    query.stop()
+
+
+def _spark_message(error: PySparkException) -> str:
+    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+    return lines[0] if lines else type(error).__name__

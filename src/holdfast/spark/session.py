@@ -1,0 +1,70 @@
+"""The Spark session a pipeline runs in, and the settings it needs."""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from holdfast.errors import PipelineDefinitionError
+
+_PREFIX = "spark.sql.streaming."
+_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_IN_MEMORY = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+
+STATE_STORES: Mapping[str, Mapping[str, str]] = {
+    "rocksdb": {
+        _PREFIX + "stateStore.providerClass": _ROCKSDB,
+        _PREFIX + "stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        _PREFIX + "stateStore.checkpointFormatVersion": "2",
+    },
+    "memory": {
+        _PREFIX + "stateStore.providerClass": _IN_MEMORY,
+        _PREFIX + "stateStore.checkpointFormatVersion": "1",
+    },
+}
+
+
+def local_session(name: str, *, master: str = "local[*]", conf: Mapping[str, str] | None = None) -> SparkSession:
+    """Return a session on this machine, created when there is none."""
+    # Spark starts Python workers of its own; without this they are whatever `python3` is on the path.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(master).appName(name)
+    defaults = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.log.level": "ERROR",
+    }
+    for key, value in {**defaults, **(conf or {})}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def check_session(spark: Any) -> None:
+    """Refuse what cannot work, before anything is started."""
+    if not isinstance(spark, SparkSession) or not hasattr(spark, "_jsparkSession"):
+        raise PipelineDefinitionError(
+            "a pipeline needs a classic Spark session; Spark Connect cannot run its checkpoints"
+        )
+    master = spark.sparkContext.master or ""
+    if not master.startswith("local"):
+        raise PipelineDefinitionError(
+            f"the Spark master '{master}' is not local: for now a pipeline runs with a local master, e.g. local[*]"
+        )
+
+
+def configure(spark: SparkSession, *, state: str, state_partitions: int) -> None:
+    """Set what our checkpoints rely on. State files are small and short-lived: the store keeps history, not Spark."""
+    settings = {
+        _PREFIX + "checkpointFileManagerClass": _FILE_MANAGER,
+        _PREFIX + "minBatchesToRetain": "10",
+        _PREFIX + "stateStore.maintenanceInterval": "10s",
+        _PREFIX + "stateStore.minDeltasForSnapshot": "10",
+        "spark.sql.shuffle.partitions": str(state_partitions),
+        **STATE_STORES[state],
+    }
+    for key, value in settings.items():
+        spark.conf.set(key, value)

@@ -1,0 +1,214 @@
+"""Spark's own checkpoint directory, treated as a cache: captured after each batch, rebuilt at each start.
+
+A directory is never rolled back or repaired in place, because stale state files of an abandoned future would be
+loaded again without any error: every start restores into a fresh `work/<generation>/`.
+"""
+
+import contextlib
+import hashlib
+import mmap
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from holdfast.core.buffers import Buffer
+from holdfast.core.sidecar import CapturedFile, StateFile
+from holdfast.errors import CorruptCheckpoint
+from holdfast.spark.source_log import add_log_entries, log_position, needed_log_files, new_log_entries
+from holdfast.spark.state_files import OffsetLogEntry, StateIds, commit_log_entry, operator_files
+from holdfast.stores.state_reader import StateReader
+
+SOURCES_OPERATOR = "holdfast.sources"
+_ROOT_PART = "root"
+_LOG_OFFSET = re.compile(r'"logOffset":\s*(\d+)')
+_V2_METADATA = re.compile(r"^state/\d+/_metadata/v2/")
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One batch as it stands in the working directory."""
+
+    parts: dict[str, bytes]
+    operators: dict[str, list[CapturedFile]]
+    offsets: OffsetLogEntry
+    range_digest: str
+
+
+@dataclass
+class WorkingDirectory:
+    """One `work/<generation>/`. `inputs` names the source of each line of the offset log, as the plan orders them."""
+
+    path: str
+    inputs: tuple[str, ...] = ()
+    _digests: dict[str, tuple[int, str]] = field(default_factory=dict)
+    _logged: dict[str, int] = field(default_factory=dict)
+
+    def offsets(self, batch: int) -> OffsetLogEntry:
+        """Return what a batch reads; Spark wrote it before it called us."""
+        return OffsetLogEntry.parse(self._read(f"offsets/{batch}").decode())
+
+    def range_digest(self, batch: int) -> str:
+        """Return a digest of the exact source range of a batch: where it starts, where it ends, which files."""
+        digest = hashlib.sha256()
+        for number in (batch - 1, batch):
+            sources = self.offsets(number).sources if number >= 0 and self._exists(f"offsets/{number}") else ()
+            digest.update("\n".join(sources).encode() + b"\0")
+        until = self._log_end(self.offsets(batch).sources)
+        for name, text in sorted(new_log_entries(self.path, self._logged, until).items()):
+            # A compact file or a plain one: the entries of the range are the same.
+            digest.update(name.removesuffix(".compact").encode() + b"\0" + _entries(text) + b"\0")
+        return digest.hexdigest()
+
+    def capture(self, batch: int, next_watermark_ms: int, state_ids: StateIds | None) -> Capture:
+        """Return everything a restart after `batch` needs. The batch must have been consumed."""
+        names = ["metadata", f"offsets/{batch}"] + ([f"offsets/{batch - 1}"] if batch > 0 else [])
+        parts = {name: self._read(name) for name in names if self._exists(name)}
+        parts[f"commits/{batch}"] = commit_log_entry(next_watermark_ms, state_ids).encode()
+        parts[_ROOT_PART] = self.path.encode()
+        parts |= new_log_entries(self.path, self._logged, self._log_end(self.offsets(batch).sources))
+        operators = {
+            f"state/{operator}": [self._captured(name) for name in files]
+            for operator, files in operator_files(self.path, batch, state_ids).items()
+        }
+        if logs := needed_log_files(self.path):
+            operators[SOURCES_OPERATOR] = [self._captured(name) for name in logs]
+        return Capture(parts, operators, self.offsets(batch), self.range_digest(batch))
+
+    def _log_end(self, lines: tuple[str, ...]) -> dict[str, int]:
+        """Return the last log batch that a range includes, for each source that keeps a log.
+
+        Spark numbers the log directories by the order in which sources first appear in the plan.
+        """
+        first = dict(reversed(list(zip(self.inputs, lines, strict=False))))
+        ordered = list(dict.fromkeys(self.inputs))
+        ends = {str(index): _LOG_OFFSET.search(first.get(name, "")) for index, name in enumerate(ordered)}
+        return {index: int(match[1]) for index, match in ends.items() if match}
+
+    def captured(self) -> None:
+        """Note that the last capture was sealed: the next range begins after it."""
+        self._logged = log_position(self.path)
+
+    def _captured(self, name: str) -> CapturedFile:
+        path = os.path.join(self.path, name)
+        if name not in self._digests:
+            data = _mapped(path)
+            self._digests[name] = (memoryview(data).nbytes, hashlib.sha256(data).hexdigest())
+        size, digest = self._digests[name]
+        return CapturedFile(name, size, digest, lambda: _mapped(path))
+
+    def write_offsets(self, batch: int, text: bytes, log_parts: dict[str, bytes]) -> None:
+        """Make Spark run exactly this range as `batch` at its next start."""
+        add_log_entries(self.path, log_parts, self._logged)
+        self._write(f"offsets/{batch}", text)
+
+    def add_closing_batch(self, batch: int, next_watermark_ms: int) -> bool:
+        """Make Spark run the batch without data that it forgot at the restart; False when none is due.
+
+        After a batch that moved the watermark, Spark runs one more to close windows. It keeps no note of that.
+        """
+        last = self.offsets(batch)
+        stateful = os.path.isdir(os.path.join(self.path, "state"))
+        if not stateful or next_watermark_ms <= last.watermark_ms:
+            return False
+        self._write(f"offsets/{batch + 1}", last.with_watermark(next_watermark_ms).to_text().encode())
+        return True
+
+    def recorded_parts(self, batch: int) -> dict[str, bytes] | None:
+        """Return the recorded range of a batch that was planned here, None when it is not there."""
+        if not self._exists(f"offsets/{batch}"):
+            return None
+        names = [f"offsets/{batch}"] + ([f"offsets/{batch - 1}"] if self._exists(f"offsets/{batch - 1}") else [])
+        until = self._log_end(self.offsets(batch).sources)
+        return {name: self._read(name) for name in names} | new_log_entries(self.path, {}, until)
+
+    def _read(self, name: str) -> bytes:
+        with open(os.path.join(self.path, name), "rb") as file:
+            return file.read()
+
+    def _exists(self, name: str) -> bool:
+        return os.path.exists(os.path.join(self.path, name))
+
+    def _write(self, name: str, data: bytes) -> None:
+        path = os.path.join(self.path, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(data)
+
+
+def restore(
+    target: str,
+    parts: dict[str, bytes],
+    files: Iterable[StateFile],
+    reader: StateReader,
+    old_directories: Iterable[str] = (),
+    inputs: tuple[str, ...] = (),
+) -> WorkingDirectory:
+    """Rebuild a working directory from a checkpoint, in a place where nothing is.
+
+    A file of an old working directory is linked instead of read from the store, after its digest was compared.
+    """
+    os.makedirs(target)
+    directory = WorkingDirectory(target, inputs)
+    old = list(old_directories)
+    for file in files:
+        path = os.path.join(target, file.path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if _V2_METADATA.match(file.path):
+            _write_rebased(path, reader.read(file), parts[_ROOT_PART].decode(), target)
+        elif not _link_verified(file, path, old):
+            with open(path, "wb") as out:
+                for piece in reader.stream(file):
+                    out.write(piece)
+        if not _V2_METADATA.match(file.path):
+            directory._digests[file.path] = (file.size, file.sha256)
+    for name, data in parts.items():
+        if name.startswith(("offsets/", "commits/")) or name == "metadata":
+            directory._write(name, data)
+    directory.captured()
+    return directory
+
+
+def _write_rebased(path: str, data: bytes, old_root: str, new_root: str) -> None:
+    """Write transformWithState's metadata, which names its schema files by absolute path, for the new place."""
+    with open(path, "wb") as file:
+        file.write(data.replace(old_root.encode(), new_root.encode()))
+
+
+def _link_verified(file: StateFile, target: str, directories: list[str]) -> bool:
+    for directory in directories:
+        source = os.path.join(directory, file.path)
+        with contextlib.suppress(OSError):
+            if os.path.getsize(source) == file.size and hashlib.sha256(_mapped(source)).hexdigest() == file.sha256:
+                os.link(source, target)
+                return True
+    return False
+
+
+def remove_directories(root: str, keep: str) -> None:
+    """Remove the working directories of earlier generations."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(root):
+            path = os.path.join(root, name)
+            if name.isdigit() and path != keep:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def check_parts(parts: dict[str, bytes], batch: int) -> None:
+    """Refuse a progress record that lacks what a restart needs."""
+    missing = [name for name in ("metadata", f"offsets/{batch}", f"commits/{batch}") if name not in parts]
+    if missing:
+        raise CorruptCheckpoint(f"the progress record of batch {batch} lacks {', '.join(missing)}")
+
+
+def _mapped(path: str) -> Buffer:
+    """Lend a file's bytes without reading them into memory."""
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return b""
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _entries(text: bytes) -> bytes:
+    return b"\n".join(text.split(b"\n")[1:])
