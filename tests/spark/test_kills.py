@@ -31,7 +31,7 @@ MOMENTS = [
     "1:after:recovery.claim",
     "7:before:begin",
 ]
-FILES = 10
+FILES = 14
 
 
 def run_until(moment: str, base: Path, kind: str, state: str) -> str:
