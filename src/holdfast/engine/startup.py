@@ -148,7 +148,10 @@ class Startup:
                 f"pipeline '{self._pipeline}' changed since checkpoint {chosen.checkpoint_id}:\n{difference}\n"
                 f"Its state may not fit any more; {hint}"
             )
-        return {"changes": change.lines()} if change.lines() else {}
+        # An approval stays until an epoch is sealed by the pipeline that was approved.
+        plan: dict[str, Any] = {APPROVED: [f"{value:016x}" for value in sorted(_approvals(chosen))]}
+        plan["changes"] = change.lines()
+        return {key: value for key, value in plan.items() if value}
 
     # claim
 

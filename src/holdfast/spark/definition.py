@@ -167,8 +167,12 @@ def evaluate_views(
         try:
             frames[name] = _evaluate(view, spark, frames)
             frames[name].createOrReplaceTempView(name)
+        except PipelineDefinitionError:
+            raise
         except PySparkException as error:
             raise PipelineDefinitionError(f"view '{name}': {_first_line(error)}") from error
+        except Exception as error:  # Whatever the user's function raises, it is known by its view.
+            raise PipelineDefinitionError(f"view '{name}': {type(error).__name__}: {error}") from error
     return frames
 
 
