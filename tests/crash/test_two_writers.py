@@ -13,6 +13,7 @@ import pytest
 from crash_lab import FULL, SEED, AuditedStore, Ledger, World, Writer, begin_phase, described, files_of, look, recover
 from crash_scenarios import new_world
 
+from holdfast.engine.recovery import decide_recovery
 from holdfast.errors import CheckpointNotFound, Fenced, TransientStoreError
 from holdfast.testing import Gate, Outcome, Slot, Turns
 
@@ -64,6 +65,16 @@ def _clean(writer: Writer) -> None:
     writer.cleanup()
 
 
+def _read(writer: Writer) -> None:
+    """Look from outside, without a part in it: there is always a newest checkpoint, and one that holds."""
+    latest = writer.store.load_latest()
+    assert latest is not None
+    assert latest.checkpoint_id >= CHAIN
+    decision = decide_recovery(writer.store)
+    assert decision.chosen is not None
+    assert decision.chosen.checkpoint_id >= CHAIN
+
+
 JOBS: dict[str, Callable[[Writer], None]] = {
     "save": _save,
     "save inline": _save_inline,
@@ -74,6 +85,7 @@ JOBS: dict[str, Callable[[Writer], None]] = {
     "name new": _name_new,
     "prune": _prune,
     "clean": _clean,
+    "read": _read,
 }
 
 

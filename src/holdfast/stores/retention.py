@@ -45,6 +45,7 @@ class Retention:
                 _log.info("checkpoint %d changed while it was to be pruned: kept", id)
                 keep_sidecars |= facts.needs
         gone = set(removed)
+        self._medium.sweep()
         self._clean([facts for facts in survey if facts.checkpoint_id not in gone])
         return sorted(removed)
 
@@ -54,16 +55,16 @@ class Retention:
 
     def clean(self) -> int:
         """Remove sidecars that no manifest needs and leftovers of dead writers; return how many."""
-        return self._clean(self._survey({}))
+        # The survey comes after the sweep, or what the sweep took would be counted twice.
+        return self._medium.sweep() + self._clean(self._survey({}))
 
     def _clean(self, survey: list[CheckpointFacts]) -> int:
         """Clean up beside what a survey found. What was sealed since is above its newest valid id: left alone."""
-        removed = self._medium.sweep()
         valid = [facts.checkpoint_id for facts in survey if facts.valid]
         if not valid or not all(facts.needs_are_known for facts in survey):
-            return removed
+            return 0
         needed: frozenset[str] = frozenset().union(*(facts.needs for facts in survey))
-        removed += self._remove_orphans(survey, needed, newest_valid=valid[-1])
+        removed = self._remove_orphans(survey, needed, newest_valid=valid[-1])
         for name in self._medium.sidecars():
             id = sidecar_id_of(name)
             if name not in needed and id is not None and id <= valid[-1]:

@@ -125,18 +125,21 @@ class DurableCheckpointStore:
 
         Two of one generation are the same writer, who may fill a gap. A fence that is not the newest fences nobody.
         """
-        for id in reversed(self.list_ids()):
-            if id <= sealed.checkpoint_id:
-                return
-            try:
-                later = self.load_by_id(id)
-            except CorruptCheckpoint:
-                continue
-            if later is None:
-                continue
-            if sealed.kind == "fence" or (later.generation or 0) > (sealed.generation or 0):
-                self._withdraw(sealed)
-                raise self._fenced(id, f"checkpoint {sealed.checkpoint_id} came too late: checkpoint {id}")
+        ids: builtins.list[int] = []
+        while ids != (ids := self.list_ids()):  # Again, when some of them were pruned while we read them.
+            for id in reversed(ids):
+                if id > sealed.checkpoint_id and self._overtakes(id, sealed):
+                    self._withdraw(sealed)
+                    raise self._fenced(id, f"checkpoint {sealed.checkpoint_id} came too late: checkpoint {id}")
+
+    def _overtakes(self, checkpoint_id: int, sealed: CheckpointManifest) -> bool:
+        try:
+            later = self.load_by_id(checkpoint_id)
+        except CorruptCheckpoint:
+            return False
+        if later is None:
+            return False
+        return sealed.kind == "fence" or (later.generation or 0) > (sealed.generation or 0)
 
     def _withdraw(self, sealed: CheckpointManifest) -> None:
         """Take a late checkpoint out again, unless somebody knows of it: then only its writer is late to hear."""
@@ -288,10 +291,12 @@ class DurableCheckpointStore:
         return self._medium.sidecar_size(sidecar_name(checkpoint_id)) is not None
 
     def _newest_listed(self) -> CheckpointManifest | None:
-        for id in reversed(self.list_ids()):
-            if (manifest := self.load_by_id(id)) is not None:
-                return manifest
-        return None
+        """Read the newest of a listing; list again when one of those that were newer was pruned meanwhile."""
+        while True:
+            ids = self.list_ids()
+            found = next((m for id in reversed(ids) if (m := self.load_by_id(id)) is not None), None)
+            if (found is not None and found.checkpoint_id == ids[-1]) or self.list_ids() == ids:
+                return found
 
     def load_by_id(self, checkpoint_id: int) -> CheckpointManifest | None:
         """Read, parse and compare the checksum."""
