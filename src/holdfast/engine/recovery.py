@@ -46,8 +46,9 @@ def decide_recovery(
         return RecoveryDecision(newest_id, None, report, ids, _highest_generation(store, newest_id), None)
     report = store.recover_latest_validated()
     chosen = None if report.chosen_id is None else store.load_by_id(report.chosen_id)
-    if chosen is None and report.chosen_id is not None:
-        # Pruned since: somebody sealed a newer one meanwhile, so look again.
+    pruned_since = chosen is None and report.chosen_id is not None
+    if pruned_since or (report.skipped and store.newest_id() != newest_id):
+        # Somebody sealed and pruned while we looked: what was passed over may just have been removed. Look again.
         return decide_recovery(store)
     starting = [manifest for manifest in store.manifests() if manifest.epoch == 0 and manifest.kind == "fence"]
     if chosen is None:
