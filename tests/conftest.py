@@ -27,6 +27,9 @@ from holdfast.stores.store import DurableCheckpointStore
 sys.path.insert(0, str(Path(__file__).parent))  # So that `stores.builders` is found however the tests are collected.
 from stores.places import BUCKET, S3_OPTIONS, BucketPlace, DirectoryPlace, Place
 
+# Whoever starts the first Spark session decides for all tests which Python its workers are.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
 AZURITE = os.environ.get("HOLDFAST_AZURITE")
 # Azurite's published development key; it opens nothing else.
 AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="

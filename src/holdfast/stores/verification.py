@@ -185,9 +185,19 @@ def walk(
     """Go from the newest checkpoint to the oldest and stop at the first that holds.
 
     An id that a true manifest abandons is passed over, whether it holds or not: a recovery decided so before.
+    When some did not hold and somebody sealed meanwhile, they may have been pruned under our eyes: walk again.
     """
     start = clock.monotonic()
-    ids = medium.ids()
+    while True:
+        ids = medium.ids()
+        chosen, skipped = _walk(ids, medium, verifier, on_bytes)
+        if not skipped or medium.ids()[-1:] == ids[-1:]:
+            return RecoveryReport(chosen, tuple(skipped), len(ids), clock.monotonic() - start)
+
+
+def _walk(
+    ids: list[int], medium: Medium, verifier: Verifier, on_bytes: ByteProgress
+) -> tuple[int | None, list[tuple[int, str]]]:
     abandoned: dict[int, int] = {}
     skipped: list[tuple[int, str]] = []
     chosen: int | None = None
@@ -203,7 +213,7 @@ def walk(
         # Raises for a manifest of a newer format: that is no damage to fall back from, its writer goes on elsewhere.
         for other in _abandons(medium, id):
             abandoned.setdefault(other, id)
-    return RecoveryReport(chosen, tuple(skipped), len(ids), clock.monotonic() - start)
+    return chosen, skipped
 
 
 def _abandons(medium: Medium, checkpoint_id: int) -> list[int]:
