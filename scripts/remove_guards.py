@@ -97,12 +97,14 @@ GUARDS = [
         "[*recent, *successor]",
         CORE,
     ),
-    Guard("prune keeps named checkpoints", "core/planning.py", "return c.named or beyond", "return beyond", CORE),
+    Guard(
+        "prune keeps named checkpoints", "core/planning.py", "return c.named or unreadable", "return unreadable", CORE
+    ),
     Guard(
         "prune leaves ids above the newest valid one",
         "core/planning.py",
-        "beyond_pruning = c.checkpoint_id > newest.checkpoint_id or",
-        "beyond_pruning =",
+        "recent_or_above = not c.valid and c.checkpoint_id > recent[0].checkpoint_id",
+        "recent_or_above = False",
         CORE,
     ),
     Guard(
@@ -127,7 +129,7 @@ GUARDS = [
     Guard(
         "manifest checksum",
         "stores/verification.py",
-        "if manifest.manifest_checksum is not None and manifest.manifest_checksum != checksum_of(document):",
+        "if expected is not None and expected != checksum_of(document):",
         "if False:",
     ),
     Guard("state checksum", "stores/verification.py", "if found != manifest.state_checksum:", "if False:"),

@@ -123,10 +123,10 @@ def plan_retention(checkpoints: Iterable[CheckpointFacts], keep: int) -> Retenti
     chosen = {c.checkpoint_id for c in [*recent, *fallback, *successor]}
 
     def stays(c: CheckpointFacts) -> bool:
-        beyond_pruning = c.checkpoint_id > newest.checkpoint_id or c.condition is Condition.UNREADABLE
-        # Damage among the recent ones is kept for a while: a person may want to look at it.
-        recent_damage = not c.valid and c.checkpoint_id > recent[0].checkpoint_id
-        return c.named or beyond_pruning or recent_damage or c.checkpoint_id in chosen
+        # Above the newest valid one a writer may be at work; damage among the recent ones may be worth a look.
+        recent_or_above = not c.valid and c.checkpoint_id > recent[0].checkpoint_id
+        unreadable = c.condition is Condition.UNREADABLE
+        return c.named or unreadable or recent_or_above or c.checkpoint_id in chosen
 
     kept = [c for c in facts if stays(c)]
     removed = [c for c in facts if not stays(c)]
