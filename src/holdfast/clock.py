@@ -1,7 +1,7 @@
 """Where time and fresh identifiers enter.
 
 Everything else takes a `Clock`, so that a test can stop time and a crash run can be repeated. The only
-functions that fall back to the system clock by themselves are the constructors named in the seeds, such as
+functions that fall back to the system clock by themselves are constructors of the shared format, such as
 `CheckpointManifest.new`.
 """
 

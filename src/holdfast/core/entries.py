@@ -108,7 +108,7 @@ class ConnectorCheckpoint(BaseModel):
 class _External:
     """`OperatorCheckpoint.external(offset, length)` builds an entry, `entry.external` tells whether it is one.
 
-    The seeds use one name for the constructor and the field; a descriptor is how Python can have both.
+    The shared format has one name for the constructor and the field; a descriptor is how Python can have both.
     """
 
     @overload
