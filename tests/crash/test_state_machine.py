@@ -49,6 +49,7 @@ SETTINGS = settings(
     max_examples=400 if FULL else 30,
     stateful_step_count=40 if FULL else 25,
     deadline=None,
+    derandomize=not FULL,
     suppress_health_check=list(HealthCheck),
 )
 

@@ -14,7 +14,7 @@ from crash_lab import FULL, SEED, AuditedStore, Ledger, World, Writer, begin_pha
 from crash_scenarios import new_world
 
 from holdfast.engine.recovery import decide_recovery
-from holdfast.errors import CheckpointNotFound, Fenced, TransientStoreError
+from holdfast.errors import CheckpointNotFound, Fenced
 from holdfast.testing import Gate, Outcome, Slot, Turns
 
 GAPS = 10**9 if FULL else 7
@@ -118,9 +118,7 @@ def together(world: World, ledger: Ledger, jobs: dict[str, str], slots: list[Slo
 
 def judge(world: World, ledger: Ledger, outcomes: dict[str, Outcome], tally: Counter[str]) -> None:
     for name, outcome in outcomes.items():
-        if isinstance(outcome.error, TransientStoreError):
-            tally["interleavings where a writer was told to try again"] += 1
-        elif outcome.error is not None and not isinstance(outcome.error, Fenced | CheckpointNotFound):
+        if outcome.error is not None and not isinstance(outcome.error, Fenced | CheckpointNotFound):
             outcome.error.add_note(f"in writer {name}")
             raise outcome.error
     look(world, ledger)

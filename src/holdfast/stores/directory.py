@@ -144,8 +144,8 @@ class DirectoryMedium:
             # The sidecar was stored on its own before: the manifest joins it, once.
             try:
                 self._disk.link(os.path.join(directory, _MANIFEST), os.path.join(target, _MANIFEST))
-            except FileExistsError:
-                raise AlreadySealed from None
+            except (FileExistsError, FileNotFoundError):
+                raise AlreadySealed from None  # Or it was a moment ago, and whoever did it has pruned it since.
             self._disk.sync_directory(target)
 
     def confirm(self, checkpoint_id: int) -> None:
