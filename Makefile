@@ -24,7 +24,7 @@ $(INSTALLED): | python
 	@test -x $(PY) || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing holdfast and its development tools into $(VENV) (once)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check --upgrade pip
-	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark,delta,sqlite]'
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark,delta,sqlite,postgres]'
 	@rm -f $(VENV)/.installed-*
 	@touch $@
 
@@ -48,6 +48,18 @@ demo: java $(INSTALLED) ## show the main job working
 .PHONY: bench-store
 bench-store: $(INSTALLED) ## measure the store against the bare disk; results in benchmarks/results
 	$(PY) benchmarks/store.py
+
+.PHONY: bench-pipeline
+bench-pipeline: java $(INSTALLED) ## measure pipelines against plain Structured Streaming; results in benchmarks/results
+	$(PY) benchmarks/pipeline.py
+
+.PHONY: chaos-matrix
+chaos-matrix: java $(INSTALLED) ## kill every kind of pipeline at every step; goes on where it was cut off (SECONDS=3600)
+	$(PY) tests/chaos/matrix.py --seconds $(or $(SECONDS),3600)
+
+.PHONY: chaos
+chaos: java $(INSTALLED) ## random kills, damage, full disks and second writers (SECONDS=600 SEED=1)
+	$(PY) tests/chaos/random_kills.py --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
 .PHONY: guards
 guards: $(INSTALLED) ## remove one guard at a time in a copy and show which test notices

@@ -76,6 +76,20 @@ GUARDS = [
         "if False:\n                raise VersionChanged",
     ),
     Guard(
+        "merged history is durable before its parts go",
+        "stores/history.py",
+        "self._write(stream, some, durable=True)",
+        "self._write(stream, some, durable=False)",
+        ("tests/stores/test_history_crashes.py",),
+    ),
+    Guard(
+        "a segment that is being written is not swept away",
+        "stores/directory.py",
+        "if not self._disk.is_held(path := os.path.join(directory, name))",
+        "if (path := os.path.join(directory, name))",
+        ("tests/stores/test_history_crashes.py",),
+    ),
+    Guard(
         "statuses only move towards Committed",
         "core/planning.py",
         "if sink not in statuses or status.progress >= statuses[sink].progress:",

@@ -8,9 +8,10 @@ from holdfast.connectors.console import ConsoleSink, MemorySink
 from holdfast.connectors.delta import DeltaSink
 from holdfast.connectors.files import FilesSink
 from holdfast.connectors.foreach import BatchKey, ForeachBatchSink
+from holdfast.connectors.postgres import PostgresSink
 from holdfast.connectors.sqlite import SqliteSink
 
-__all__ = ["BatchKey", "console", "delta", "files", "foreach_batch", "memory", "sqlite"]
+__all__ = ["BatchKey", "console", "delta", "files", "foreach_batch", "memory", "postgres", "sqlite"]
 
 
 def delta(
@@ -63,6 +64,52 @@ def sqlite(
     `epoch_column=True` adds `_holdfast_epoch`, which an append table needs to be rewound; an upserted one cannot be.
     """
     return SqliteSink(path, table=table, key=_names(key), epoch_column=epoch_column, mode=mode)
+
+
+def postgres(
+    url: str,
+    *,
+    table: str,
+    key: str | Sequence[str] | None = None,
+    mode: Literal["append", "upsert"] | None = None,
+    order_by: str | None = None,
+    delete_when: str | None = None,
+    omit: str | Sequence[str] = (),
+    epoch_column: bool = False,
+    create: bool = True,
+    ledger_schema: str | None = None,
+    statement_seconds: float = 300.0,
+) -> PostgresSink:
+    """Write to a table of a PostgreSQL database, exactly once: rows and ledger change in one transaction.
+
+    `url` is libpq's (`postgresql://user:password@host:5432/database`); `table`, or `schema.table`, is taken as it is
+    written. With a `key`, which must not be NULL, a row replaces the one that has the same key; rows of one epoch
+    must not share one, unless `order_by` names a column (a sequence, a time) whose highest value counts. A row for
+    which `delete_when`, an SQL condition over the view's columns such as `op = 'd'`, is true deletes the row with its
+    key. Columns in `omit` only steer and are not written.
+
+    The table is created when missing, unless `create=False`; lists become arrays, structs and maps jsonb. Large
+    epochs are copied by Spark's tasks, each on a connection of its own. What the table would refuse is found before
+    the epoch is decided; one with triggers, foreign keys or further indexes is tried in a transaction that is rolled
+    back, which costs as much as the commit. `epoch_column=True` adds `_holdfast_epoch`, which an append table needs
+    to be rewound; an upserted one cannot be.
+
+    The ledger and staged rows are tables beside yours, or in `ledger_schema`; sinks that write to one table must
+    share it. No statement takes longer than `statement_seconds`, no lock is awaited longer than 10 seconds.
+    """
+    return PostgresSink(
+        url,
+        table=table,
+        key=_names(key),
+        mode=mode,
+        order_by=order_by,
+        delete_when=delete_when,
+        omit=_names(omit),
+        epoch_column=epoch_column,
+        create=create,
+        ledger_schema=ledger_schema,
+        statement_seconds=statement_seconds,
+    )
 
 
 def foreach_batch(

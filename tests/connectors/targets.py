@@ -2,19 +2,21 @@
 
 import csv
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from connectors.postgres_target import PostgresPlace, postgres, read_postgres
 from holdfast import sinks
 from holdfast.core.contracts import (
     CommitOutcome,
@@ -35,6 +37,74 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("amount", pa.flo
 Row = dict[str, Any]
 
 
+class Place(Protocol):
+    """What the suite does to a target's storage behind the sink's back."""
+
+    damages: tuple[str, ...]
+    """What can happen to staged rows that must be noticed."""
+
+    def staged(self, directory: Path) -> list[Any]:
+        """Return what is staged."""
+        ...
+
+    def harm(self, directory: Path, damage: str) -> None:
+        """Damage the one thing that is staged."""
+        ...
+
+    def everything(self, directory: Path) -> Any:
+        """Return all there is, for comparing."""
+        ...
+
+    def back_up(self, directory: Path) -> None:
+        """Copy the target."""
+        ...
+
+    def put_back(self, directory: Path) -> None:
+        """Replace the target by its copy."""
+        ...
+
+    def settle(self) -> None:
+        """Wait until nothing happens any more that a killed process began."""
+        ...
+
+
+class Files:
+    """Targets that are files below a directory; staged rows are found by a glob."""
+
+    damages = ("cut", "flipped", "removed")
+
+    def __init__(self, glob: str) -> None:
+        self._glob = glob
+
+    def staged(self, directory: Path) -> list[Path]:
+        return sorted(path for path in directory.glob(self._glob) if path.is_file())
+
+    def harm(self, directory: Path, damage: str) -> None:
+        (path,) = self.staged(directory)
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        match damage:
+            case "cut":
+                path.write_bytes(data[:-1])
+            case "flipped":
+                path.write_bytes(data)
+            case "removed":
+                path.unlink()
+
+    def everything(self, directory: Path) -> Any:
+        return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+    def back_up(self, directory: Path) -> None:
+        shutil.copytree(directory / "target", directory / "backup")
+
+    def put_back(self, directory: Path) -> None:
+        shutil.rmtree(directory / "target")
+        (directory / "backup").rename(directory / "target")
+
+    def settle(self) -> None:
+        """Nothing outlives the process."""
+
+
 @dataclass(frozen=True)
 class Target:
     """One line of the contract suite."""
@@ -43,12 +113,22 @@ class Target:
     make: Callable[[Path], Sink]
     read: Callable[[Path], list[Row]]
     """What a reader that knows nothing of Holdfast sees; an empty list when there is no target yet."""
-    staged: str
-    """Where staged rows lie, as a glob below the directory; their files can be damaged there."""
+    staged: str = ""
+    """Where staged rows lie, as a glob below the directory, when they are files."""
     output_mode: str = "append"
     rewinds: bool = True
     takes_rows_back: bool = True
     """Whether rows of another timeline can be removed."""
+    null_keys: bool = True
+    """Whether a key may be NULL, which then is equal to NULL."""
+    needs: str | None = None
+    """A fixture that must be there first."""
+    in_tables: Place | None = None
+    """Where the target is, when it is not files."""
+
+    @property
+    def place(self) -> Place:
+        return self.in_tables or Files(self.staged)
 
 
 def _delta(**options: Any) -> Callable[[Path], Sink]:
@@ -146,6 +226,24 @@ TARGETS = [
     Target("sqlite-append", _sqlite(epoch_column=True), read_sqlite, IN_DATABASE),
     Target("sqlite-upsert", _sqlite(key="id"), read_sqlite, IN_DATABASE, "update", False, False),
     Target("foreach-batch", _foreach, read_sqlite, IN_SPOOL, "append", False, False),
+    Target(
+        "postgres-append",
+        postgres(epoch_column=True),
+        read_postgres,
+        needs="postgres_url",
+        in_tables=PostgresPlace(),
+    ),
+    Target(
+        "postgres-upsert",
+        postgres(key="id"),
+        read_postgres,
+        output_mode="update",
+        rewinds=False,
+        takes_rows_back=False,
+        null_keys=False,
+        needs="postgres_url",
+        in_tables=PostgresPlace(),
+    ),
 ]
 BY_NAME = {target.name: target for target in TARGETS}
 

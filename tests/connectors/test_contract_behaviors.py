@@ -2,12 +2,11 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 from connectors.targets import (
     OTHER_TIMELINE,
+    SCHEMA,
     TARGETS,
     TIMELINE,
     Row,
@@ -40,11 +40,20 @@ def only(wanted: Callable[[Target], bool]) -> pytest.MarkDecorator:
 
 rewindable = only(lambda target: target.rewinds)
 keyed = only(lambda target: target.output_mode == "update")
+in_files = only(lambda target: target.in_tables is None)
+damaged = pytest.mark.parametrize(
+    ("target", "damage"),
+    [(target, damage) for target in TARGETS for damage in target.place.damages],
+    indirect=["target"],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
 
 
 @pytest.fixture(params=TARGETS, ids=lambda target: target.name)
 def target(request: pytest.FixtureRequest) -> Target:
     found: Target = request.param
+    if found.needs is not None:
+        request.getfixturevalue(found.needs)
     return found
 
 
@@ -79,10 +88,6 @@ def tell(process: subprocess.Popen[str], value: dict[str, Any]) -> None:
 def hear(process: subprocess.Popen[str]) -> dict[str, Any]:
     assert process.stdout is not None
     return dict(json.loads(process.stdout.readline()))
-
-
-def staged_files(target: Target, directory: Path) -> list[Path]:
-    return sorted(path for path in directory.glob(target.staged) if path.is_file())
 
 
 # --- one epoch
@@ -158,11 +163,12 @@ def flushed(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     return inodes
 
 
+@in_files
 def test_staged_rows_and_their_names_are_flushed_when_prepare_returns(
     target: Target, tmp_path: Path, flushed: set[int]
 ) -> None:
     Writer(target, tmp_path).prepare(1, orders(1, 2))
-    (path,) = staged_files(target, tmp_path)
+    (path,) = target.place.staged(tmp_path)
     below = [folder for folder in path.parents if folder.is_relative_to(tmp_path) and folder != tmp_path]
     missing = [str(found) for found in [path, *below] if found.stat().st_ino not in flushed]
     assert missing == []
@@ -195,6 +201,7 @@ def test_a_process_killed_at_any_moment_of_a_commit_leaves_all_or_nothing(
             time.sleep(patience)
             process.kill()
             process.wait()
+            target.place.settle()
             shown = [row for row in seen() if row["id"] in (epoch, epoch + 100)]
             assert shown in ([], orders(epoch, epoch + 100))
             found = writer.sink.ledger()
@@ -242,9 +249,9 @@ def test_a_process_killed_between_prepare_and_commit_leaves_nothing_behind(
         process.kill()
         process.wait()
     heir = Writer(target, tmp_path, 2)
-    assert staged_files(target, tmp_path) != []
+    assert target.place.staged(tmp_path) != []
     heir.sink.abort(heir.ref(1))
-    assert staged_files(target, tmp_path) == []
+    assert target.place.staged(tmp_path) == []
     with pytest.raises(SinkError, match="gone"):
         heir.sink.commit(dead)
     heir.write(1, orders(1, 2))
@@ -275,21 +282,12 @@ def test_an_abort_never_touches_committed_rows(target: Target, tmp_path: Path, s
     assert seen() == orders(1, 2)
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "removed"])
+@damaged
 def test_damaged_staged_rows_are_not_committed(target: Target, tmp_path: Path, damage: str, seen: Any) -> None:
     token = Writer(target, tmp_path, 1).prepare(1, orders(1, 2, 3))
-    (path,) = staged_files(target, tmp_path)
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    match damage:
-        case "cut":
-            path.write_bytes(data[:-1])
-        case "flipped":
-            path.write_bytes(data)
-        case "removed":
-            path.unlink()
+    target.place.harm(tmp_path, damage)
     heir = Writer(target, tmp_path, 2)
-    with pytest.raises(SinkError, match=r"damaged|gone"):
+    with pytest.raises(SinkError, match=r"damaged|gone|2 rows are staged, expected 3"):
         heir.commit(token)
     assert seen() == []
     assert heir.sink.ledger() == LedgerState(TIMELINE, 2, 0, None)
@@ -301,6 +299,62 @@ def test_a_token_with_another_row_count_is_refused(target: Target, tmp_path: Pat
     with pytest.raises(SinkError, match="2 rows are staged, expected 3"):
         heir.commit(replace(token, rows=3))
     assert seen() == []
+
+
+# --- staged rows for a person
+
+
+def by_id(table: Any) -> list[Row]:
+    return sorted(table.to_pylist(), key=lambda row: (row["id"] is not None, row["id"]))
+
+
+def test_whoever_has_the_token_can_read_the_staged_rows_and_changes_nothing(
+    target: Target, tmp_path: Path, seen: Any
+) -> None:
+    writer = Writer(target, tmp_path)
+    given: list[Row] = [{"id": None, "name": None, "amount": None}, *orders(1), *orders(2, name='ä, "b"\n/=%')]
+    given = given if target.null_keys else given[1:]
+    token = writer.prepare(1, given)
+    before = target.place.everything(tmp_path)
+    found = bound(target, tmp_path).staged(token)
+    assert found.schema.equals(SCHEMA)
+    assert by_id(found) == given
+    assert target.place.everything(tmp_path) == before
+    assert ledger(target, tmp_path) == LedgerState(TIMELINE, 1, 0, None)
+    assert writer.commit(token) is DONE
+
+
+def test_staged_rows_are_those_of_the_tokens_own_attempt(target: Target, tmp_path: Path) -> None:
+    writer = Writer(target, tmp_path)
+    writer.write(1, orders(1))
+    tokens = [writer.prepare(2, orders(attempt), attempt) for attempt in range(3)]
+    writer.sink.abort(writer.ref(2, 1))
+    reader = bound(target, tmp_path)
+    with pytest.raises(SinkError, match="gone"):
+        reader.staged(tokens[0])
+    assert [by_id(reader.staged(token)) for token in tokens[1:]] == [orders(1), orders(2)]
+
+
+def test_staged_rows_of_a_committed_token_are_gone_or_still_the_same(target: Target, tmp_path: Path) -> None:
+    token = Writer(target, tmp_path).write(1, orders(1, 2))
+    found = orders(1, 2)
+    with suppress(SinkError):
+        found = by_id(bound(target, tmp_path).staged(token))
+    assert found == orders(1, 2)
+
+
+def test_staged_rows_that_are_not_as_many_as_the_token_says_are_refused(target: Target, tmp_path: Path) -> None:
+    token = Writer(target, tmp_path).prepare(1, orders(1, 2))
+    with pytest.raises(SinkError, match="2 rows are staged, expected 3"):
+        bound(target, tmp_path).staged(replace(token, rows=3))
+
+
+@damaged
+def test_damaged_staged_rows_are_not_given_to_anybody(target: Target, tmp_path: Path, damage: str) -> None:
+    token = Writer(target, tmp_path).prepare(1, orders(1, 2, 3))
+    target.place.harm(tmp_path, damage)
+    with pytest.raises(SinkError, match=r"damaged|gone|2 rows are staged, expected 3"):
+        bound(target, tmp_path).staged(token)
 
 
 # --- going back
@@ -400,10 +454,9 @@ def test_an_abort_after_a_rewind_leaves_the_target_alone(target: Target, tmp_pat
 def test_a_target_put_back_to_an_older_copy_shows_it(target: Target, tmp_path: Path, seen: Any) -> None:
     writer = Writer(target, tmp_path)
     writer.write(1, orders(1))
-    shutil.copytree(tmp_path / "target", tmp_path / "backup")
+    target.place.back_up(tmp_path)
     writer.write(2, orders(2))
-    shutil.rmtree(tmp_path / "target")
-    (tmp_path / "backup").rename(tmp_path / "target")
+    target.place.put_back(tmp_path)
     found = writer.sink.ledger()
     assert found is not None
     assert found.epoch == 1
@@ -484,6 +537,10 @@ def test_rows_with_the_same_key_replace_each_other(target: Target, tmp_path: Pat
     with pytest.raises(SinkError, match="same key"):
         writer.prepare(3, orders(4, 4))
     null_key: list[Row] = [{"id": None, "name": "nobody", "amount": 1.0}]
+    if not target.null_keys:
+        with pytest.raises(SinkError, match='null value in column "id"'):
+            writer.prepare(3, null_key)
+        return
     writer.write(3, null_key)
     writer.write(4, [{**null_key[0], "amount": 2.0}])
     found = [row for row in target.read(tmp_path) if row["id"] is None]

@@ -610,6 +610,7 @@ def test_the_sink_works_on_object_storage(s3_options: dict[str, str]) -> None:
         heir = opened(2, **more)
         with pytest.raises(Fenced):
             sink.commit(token)
+        assert heir.staged(token).to_pylist() == orders(1, 2)
         assert heir.commit(token) is CommitOutcome.DONE
         assert heir.commit(token) is CommitOutcome.ALREADY_DONE
         assert heir.ledger() == LedgerState(TIMELINE, 2, 1, "aa")

@@ -196,17 +196,19 @@ def test_a_missing_package_names_its_extra() -> None:
 
 
 def test_sinks_can_be_imported_without_their_packages() -> None:
-    names = ("pyspark", "pyarrow", "deltalake", "adbc_driver_sqlite")
+    names = ("pyspark", "pyarrow", "deltalake", "adbc_driver_sqlite", "adbc_driver_postgresql")
     blocked = f"import sys\nfor name in {names}: sys.modules[name] = None\n"
     use = (
         "from holdfast import sinks\nfrom holdfast.errors import MissingExtra\n"
-        "for make in (lambda: sinks.delta('x'), lambda: sinks.sqlite('x', table='t')):\n"
+        "makes = [lambda: sinks.delta('x'), lambda: sinks.sqlite('x', table='t')]\n"
+        "for make in [*makes, lambda: sinks.postgres('postgresql://x', table='t')]:\n"
         "    try: make()\n    except MissingExtra as error: print(str(error).split(' (')[0])\n"
     )
     done = subprocess.run([sys.executable, "-c", blocked + use], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "the delta sink needs the 'delta' extra: pip install 'holdfast[delta]'",
         "the sqlite sink needs the 'sqlite' extra: pip install 'holdfast[sqlite]'",
+        "the postgres sink needs the 'postgres' extra: pip install 'holdfast[postgres]'",
     ]
 
 

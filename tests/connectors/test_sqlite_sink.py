@@ -1,6 +1,5 @@
 """What the SQLite sink promises beyond the contract: rules of the target met at prepare, types, locks, sizes."""
 
-import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,6 @@ from connectors.targets import (
     NOON,
     RICH_ROWS,
     RICH_SCHEMA,
-    SCHEMA,
-    TIMELINE,
     WINDOW,
     SparkRows,
     Target,
@@ -26,8 +23,8 @@ from connectors.targets import (
 )
 from holdfast import sinks
 from holdfast.connectors import sqlite as sqlite_module
-from holdfast.core.contracts import CommitOutcome, LedgerState, OnForeign, RewindOutcome, SinkContext, Token
-from holdfast.errors import Fenced, PipelineDefinitionError, RetryableSinkError, SinkError
+from holdfast.core.contracts import CommitOutcome, Token
+from holdfast.errors import PipelineDefinitionError, RetryableSinkError, SinkError
 
 APPEND, UPSERT = BY_NAME["sqlite-append"], BY_NAME["sqlite-upsert"]
 
@@ -206,20 +203,6 @@ def test_every_journal_mode_works(tmp_path: Path, database: sqlite3.Connection, 
     assert read_sqlite(tmp_path) == orders(1, 2)
 
 
-def test_rows_and_ledger_move_together_or_not_at_all(
-    tmp_path: Path, database: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = Writer(APPEND, tmp_path)
-    token = writer.prepare(1, orders(1))
-    with monkeypatch.context() as patch:
-        patch.setattr(type(writer.sink), "_move", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            writer.commit(token)
-    assert database.execute("SELECT count(*) FROM orders").fetchone() == (0,)
-    assert writer.sink.ledger() == LedgerState(TIMELINE, 1, 0, None)
-    assert writer.commit(token) is CommitOutcome.DONE
-
-
 def test_a_lost_database_is_not_replaced_by_an_empty_one(tmp_path: Path) -> None:
     writer = Writer(APPEND, tmp_path)
     token = writer.prepare(1, orders(1))
@@ -233,47 +216,6 @@ def test_nothing_staged_is_left_after_a_commit(tmp_path: Path) -> None:
     writer = Writer(APPEND, tmp_path)
     writer.write(1, orders(1))
     assert list((tmp_path / "target").glob("*.holdfast-staging/*")) == []
-
-
-# --- rewinds and owners
-
-
-@pytest.mark.parametrize("options", [{}, {"key": "id", "epoch_column": True}])
-def test_only_append_tables_with_the_epoch_column_can_be_rewound(tmp_path: Path, options: dict[str, Any]) -> None:
-    writer = Writer(target(**options), tmp_path)
-    writer.write(1, orders(1))
-    writer.write(2, orders(2))
-    assert writer.rewind(1) is RewindOutcome.IMPOSSIBLE
-    assert writer.sink.ledger() is not None
-    assert writer.sink.ledger().epoch == 2  # type: ignore[union-attr]
-
-
-def test_a_table_that_two_sinks_write_to_is_not_rewound(tmp_path: Path) -> None:
-    first = Writer(APPEND, tmp_path)
-    first.write(1, orders(1))
-    second = Writer(APPEND, tmp_path, pipeline="second")
-    second.write(1, orders(2))
-    assert first.rewind(0) is RewindOutcome.IMPOSSIBLE
-    assert read_sqlite(tmp_path) == orders(1, 2)
-
-
-def test_the_users_own_rows_stay_when_another_timelines_rows_go(tmp_path: Path, database: sqlite3.Connection) -> None:
-    database.execute("CREATE TABLE orders (id, name, amount)")
-    database.execute("INSERT INTO orders VALUES (50, 'mine', 1.0)")
-    old = Writer(APPEND, tmp_path)
-    old.write(1, orders(1))
-    late = old.prepare(2, orders(2))
-    Writer(APPEND, tmp_path, timeline=TIMELINE.__class__(int=7), pipeline="other", on_foreign=OnForeign.REWIND)
-    assert [row["id"] for row in read_sqlite(tmp_path)] == [50]
-    with pytest.raises(Fenced):
-        old.commit(late)
-
-
-def test_the_ledger_is_a_table_people_can_read(tmp_path: Path, database: sqlite3.Connection) -> None:
-    Writer(APPEND, tmp_path, 3).write(7, orders(1, 2))
-    found = database.execute("SELECT sink, generation, epoch FROM _holdfast_ledger").fetchall()
-    assert found == [("out", 3, 7)]
-    assert database.execute("SELECT epoch, rows FROM _holdfast_epochs").fetchall() == [(7, 2)]
 
 
 # --- large epochs
@@ -305,26 +247,7 @@ def test_large_and_small_epochs_lie_alike(spark: Any, tmp_path: Path, database: 
 # --- what is refused
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"mode": "upsert"}, {"mode": "append", "key": "id"}, {"mode": "merge"}, {"table": "_holdfast_ledger"}],
-)
-def test_options_that_contradict_each_other_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(PipelineDefinitionError):
-        sinks.sqlite("app.db", **{"table": "orders", **options})
-
-
 @pytest.mark.parametrize("path", [":memory:", "postgresql://host/db"])
 def test_only_database_files_are_taken(path: str) -> None:
     with pytest.raises(PipelineDefinitionError, match="path of a database file"):
         sinks.sqlite(path, table="orders")
-
-
-def test_updates_need_a_key(tmp_path: Path) -> None:
-    with pytest.raises(PipelineDefinitionError, match="give the sqlite sink a key"):
-        sinks.sqlite("app.db", table="orders").bind(SinkContext("out", "shop", SCHEMA, "update", str(tmp_path)))
-
-
-def test_the_token_is_small_and_plain(tmp_path: Path) -> None:
-    token = Writer(APPEND, tmp_path).prepare(1, orders(*range(1000)))
-    assert len(json.dumps(token.to_json_value())) < 1000

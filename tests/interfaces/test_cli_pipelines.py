@@ -221,12 +221,14 @@ def test_a_sink_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
     """Goal: the exit code arrives. Method: a run that leaves a thread behind, as a sink without an answer does."""
     code = (
         "import sys, threading\n"
-        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from holdfast.clock import SYSTEM_CLOCK\n"
+        "from holdfast.engine.delivery import Delivery, DeliverySettings\n"
+        "from holdfast.engine.events import LogObserver\n"
         "from holdfast.errors import SinkError\n"
         "from holdfast.interfaces.cli import main, pipelines\n"
-        "pipelines._LAST_PATIENCE_SECONDS = 0.01\n"
         "def hang(*_):\n"
-        "    ThreadPoolExecutor(1, thread_name_prefix='holdfast-sink').submit(threading.Event().wait)\n"
+        "    delivery = Delivery({'a': None}, DeliverySettings(), LogObserver(), SYSTEM_CLOCK)\n"
+        "    delivery.on_all(['a'], 1, 'commit', 0.05, lambda *call: threading.Event().wait())\n"
         "    raise SinkError('no answer')\n"
         "pipelines.run_pipeline = hang\n"
         f"sys.argv = ['holdfast', 'run', {str(tmp_path / 'orders.yaml')!r}, '--quiet']\n"
@@ -290,11 +292,13 @@ def test_discard_takes_the_pipeline_file_too(chain: Chain, file: Path, run: Run)
     ("arguments", "message"),
     [
         (["--discard"], "--discard loses rows: say why with --reason"),
-        ([], "give either --retry or --discard"),
-        (["--retry", "--discard"], "give either --retry or --discard"),
+        ([], "give one of --retry, --to-file and --discard"),
+        (["--retry", "--discard"], "give one of --retry, --to-file and --discard"),
         (["--discard", "--reason", "x", "--epoch", "3"], "sink 'pg' is owed nothing of epoch 3"),
         (["--discard", "--reason", "x", "--sink", "no"], "the newest checkpoint knows no sink 'no'"),
         (["--retry"], "--retry starts the pipeline's recovery: give the pipeline file"),
+        (["--discard", "--to-file", "rows.csv"], "give one of --retry, --to-file and --discard"),
+        (["--to-file", "rows.csv"], "--to-file reads the rows through the sink: give the pipeline file"),
     ],
 )
 def test_resolve_refuses(chain: Chain, path: Path, run: Run, arguments: list[str], message: str) -> None:

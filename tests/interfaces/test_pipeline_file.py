@@ -12,6 +12,7 @@ from holdfast.connectors.console import ConsoleSink, MemorySink
 from holdfast.connectors.delta import DeltaSink
 from holdfast.connectors.files import FilesSink
 from holdfast.connectors.foreach import ForeachBatchSink
+from holdfast.connectors.postgres import PostgresSink
 from holdfast.connectors.sqlite import SqliteSink
 from holdfast.engine.delivery import DeliverySettings
 from holdfast.errors import MissingExtra, PipelineDefinitionError
@@ -277,7 +278,7 @@ WRONG = [
     (
         "    sqlite:\n      path: ./app.db\n      table: recent\n",
         "",
-        "12: sinks.db: needs one of delta, files, sqlite, console, memory, python",
+        "12: sinks.db: needs one of delta, files, sqlite, postgres, console, memory, python",
     ),
     (
         "sinks:\n  db:\n    takes: recent\n    sqlite:\n      path: ./app.db\n      table: recent\n",
@@ -461,17 +462,34 @@ def test_every_kind_of_sink(tmp_path: Path) -> None:
       lake: {takes: recent, delta: {path: lake, mode: merge, key: id, partition_by: [day], storage_options: {a: 1}}}
       away: {takes: recent, delta: {path: "s3://bucket/away"}}
       folder: {takes: orders, files: {path: out, format: csv}}
+      remote: {takes: recent, postgres: {url: "postgresql://u:${PG_LOGIN}@db/app", table: shop.recent, key: [id],
+               order_by: at, delete_when: "op = 'd'", omit: op, create: false, ledger_schema: held, mode: upsert,
+               epoch_column: true, statement_seconds: 60}}
       log: {takes: recent, console: }
       list: {takes: recent, memory: {}}
       own: {takes: recent, python: "code.py:write", last_committed: "code.py:last", rows_as: spark}
     """
-    file = read(tmp_path, "guarantee: at-least-once\n" + BASE + textwrap.indent(textwrap.dedent(sinks), "  "))
+    text = "guarantee: at-least-once\n" + BASE + textwrap.indent(textwrap.dedent(sinks), "  ")
+    file = read(tmp_path, text, PG_LOGIN="hunter22")
     made = {sink.name: sink.sink for sink in file.sinks}
-    kinds = [SqliteSink, DeltaSink, DeltaSink, FilesSink, ConsoleSink, MemorySink, ForeachBatchSink]
+    kinds = [SqliteSink, DeltaSink, DeltaSink, FilesSink, PostgresSink, ConsoleSink, MemorySink, ForeachBatchSink]
     assert [type(sink) for sink in made.values()] == kinds
     assert made["lake"].identity()["path"] == str(tmp_path / "lake")
     assert made["away"].identity()["path"] == "s3://bucket/away"
     assert made["folder"].identity() == {"kind": "files", "path": str(tmp_path / "out"), "format": "csv"}
+    assert made["remote"].identity() == {
+        "kind": "postgres",
+        "server": "db",
+        "database": "app",
+        "table": '"shop"."recent"',
+        "mode": "upsert",
+        "key": ["id"],
+        "order_by": "at",
+        "delete_when": "op = 'd'",
+        "omit": ["op"],
+        "epoch_column": True,
+    }
+    assert file.environment.redact("no hunter22 here") == "no ${PG_LOGIN} here"
     assert made["own"].guarantee.exactly_once
     assert made["own"].identity()["function"] == "write"
     assert [function.load().__name__ for function in file.sinks[-1].functions] == ["write", "last"]

@@ -32,9 +32,9 @@ def test_every_key_is_documented_and_nothing_else() -> None:
 
 
 def test_the_example_is_valid(tmp_path: Path) -> None:
-    variables = {"KAFKA_LOGIN": "hunter22", "AWS_SECRET_ACCESS_KEY": "hunter23"}
+    variables = {"KAFKA_LOGIN": "hunter22", "AWS_SECRET_ACCESS_KEY": "hunter23", "PG_PASSWORD": "hunter24"}
     file = read_pipeline_file(str(example(tmp_path)), variables)
-    assert [sink.kind for sink in file.sinks] == ["delta", "sqlite", "files"]
+    assert [sink.kind for sink in file.sinks] == ["delta", "sqlite", "postgres", "files"]
     assert file.sources[1].spec.options["kafka.bootstrap.servers"] == "localhost:9092"
     assert "kafka.sasl.jaas.config" in file.sources[1].spec.secret_options
 
@@ -62,6 +62,7 @@ def defaults(function: Any) -> dict[str, Any]:
         ("sinks.NAME.delta.", sinks.delta),
         ("sinks.NAME.files.", sinks.files),
         ("sinks.NAME.sqlite.", sinks.sqlite),
+        ("sinks.NAME.postgres.", sinks.postgres),
         ("sinks.NAME.console.", sinks.console),
         ("sinks.NAME.", sinks.foreach_batch),
     ],
@@ -73,7 +74,7 @@ def test_the_defaults_are_the_true_ones(prefix: str, function: Any) -> None:
             assert ROWS[prefix + name] == f"`{shown}`", prefix + name
 
 
-@pytest.mark.parametrize("kind", ["delta", "files", "sqlite", "console", "memory"])
+@pytest.mark.parametrize("kind", ["delta", "files", "sqlite", "postgres", "console", "memory"])
 def test_a_file_can_say_all_that_a_sink_can_be_told(kind: str) -> None:
     assert set(inspect.signature(getattr(sinks, kind)).parameters) == set(KEYS[f"sinks.NAME.{kind}"])
 

@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 
 from holdfast.engine.events import Event, Recovered
 from holdfast.spark.session import local_session
-from spark.orders import PIPELINES, contents, write_orders
+from spark.orders import contents, write_orders
+from spark.pipelines import PIPELINES
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from holdfast.stores.directory import DirectoryMedium
 from holdfast.stores.disk import LocalDisk
 from holdfast.stores.medium import Staged
 from holdfast.stores.store import DurableCheckpointStore
-from spark.orders import PIPELINES
+from spark.pipelines import PIPELINES
 
 
 def die() -> None:

@@ -1,12 +1,10 @@
 """SIGKILL at every named step of the protocol, one process after the other on the same data.
 
 Each process is killed for real at its moment; the next one recovers and is killed at the next moment; the last one
-runs to the end. Then every sink must hold exactly what an undisturbed run gives, value by value.
+runs to the end. Then every sink must hold exactly what an undisturbed run gives, value by value. All kinds of
+operators, with kills during the recoveries too: `make chaos-matrix`.
 """
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,39 +12,15 @@ from typing import Any
 
 import pytest
 
+from spark.kills import moments, run_until
 from spark.orders import contents, write_orders
 
-SINKS = ("lake", "db", "raw")
-MOMENTS = [
-    "1:before:prepare",
-    "1:after:prepare",
-    "1:before:capture",
-    "1:after:capture",
-    "sidecar",
-    "1:after:seal",
-    *[f"2:{when}:commit:{sink}" for sink in SINKS for when in ("before", "after")],
-    "4:before:record",
-    "5:after:record",
-    "6:committed",
-    "1:after:recovery.claim",
-    "7:before:begin",
-]
 FILES = 14
-
-
-def run_until(moment: str, base: Path, kind: str, state: str) -> str:
-    tests = Path(__file__).parent.parent
-    environment = {**os.environ, "PYTHONPATH": str(tests)}
-    command = [sys.executable, "-m", "spark.killed_pipeline", str(base), kind, state, moment]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    expected = 0 if moment == "never" else -9
-    assert done.returncode == expected, f"{moment}: exit {done.returncode}\n{done.stdout}\n{done.stderr[-3000:]}"
-    return done.stdout
 
 
 def run_killed_at_every_step(base: Path, kind: str) -> dict[str, Any]:
     write_orders(base, 0, FILES)
-    for moment in MOMENTS:
+    for moment in moments(("lake", "db", "raw")):
         assert "killed" in run_until(moment, base, kind, "rocksdb")
     assert "finished" in run_until("never", base, kind, "rocksdb")
     return contents(base)

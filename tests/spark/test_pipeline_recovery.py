@@ -145,6 +145,27 @@ def test_a_second_writer_takes_over_and_the_first_is_told(step: str, lab: Labs, 
     assert here.contents() == undisturbed("windows", 3)
 
 
+def test_a_writer_whose_working_directory_was_taken_is_told_who_won(lab: Labs, undisturbed: Undisturbed) -> None:
+    """Whoever takes over removes the working directories of those before it."""
+    here = lab("windows")
+    here.add(0, 3)
+
+    class SecondWriter:
+        ran = False
+
+        def on_event(self, event: Any) -> None:
+            if isinstance(event, EpochCommitted) and event.epoch == 2 and not self.ran:
+                self.ran = True
+                second = here.pipeline().runner(StartOptions())
+                second.prepare()
+                second.close()
+
+    with pytest.raises(Fenced, match="another writer"):
+        here.pipeline().run(once=True, observers=[SecondWriter()])
+    assert here.run()
+    assert here.contents() == undisturbed("windows", 3)
+
+
 def test_a_target_restored_from_an_old_backup_is_refused_and_the_gap_named(lab: Labs) -> None:
     here = lab("windows")
     here.add(0, 2)

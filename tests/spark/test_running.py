@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -16,6 +17,9 @@ from holdfast.engine.delivery import DeliverySettings
 from holdfast.engine.events import EpochCommitted, Event, SinkRetry
 from holdfast.engine.resolution import approve, discard_epoch
 from holdfast.errors import ApprovalNeeded, PipelineDefinitionError, RetryableSinkError, SinkError
+from holdfast.interfaces.deciding import to_file
+from holdfast.interfaces.opening import open_service
+from holdfast.interfaces.pipeline_file import read_pipeline_file
 from holdfast.spark.export import export_spark
 from holdfast.spark.pipeline import Pipeline
 from spark.conftest import Lab
@@ -148,6 +152,38 @@ def test_what_a_sink_will_never_take_can_be_given_up(lab: Labs, undisturbed: Und
     expected = undisturbed("windows", 3)
     assert here.contents()["lake"] == expected["lake"]
     assert set(here.contents()["db"]) < set(expected["db"])
+
+
+AS_A_FILE = """\
+name: orders
+store: ./store
+sources: {orders: {files: {path: ./in, schema: "id long"}}}
+sinks: {db: {takes: orders, sqlite: {path: ./app.db, table: revenue, epoch_column: true}}}
+"""
+
+
+def test_what_a_sink_will_never_take_can_be_kept_in_a_file(lab: Labs, undisturbed: Undisturbed) -> None:
+    here = lab("windows")
+    here.add(0, 3)
+    with pytest.raises(SinkError):
+        _with_flaky_db(here, 99, SinkError("no such column")).run(once=True)
+    (here.base / "orders.yaml").write_text(AS_A_FILE)
+    path = str(here.base / "rows.parquet")
+    receipt = to_file(read_pipeline_file(str(here.base / "orders.yaml")), "db", 2, path, None)
+    assert here.run()
+    expected = undisturbed("windows", 3)
+    assert here.contents()["lake"] == expected["lake"]
+    kept = pq.read_table(path)
+    assert (receipt.file and receipt.file.rows, receipt.note) == (kept.num_rows, None)
+    assert str(kept.schema.field("w").type.field("start").type) == "timestamp[us, tz=UTC]"
+    missing = set(expected["db"]) - set(here.contents()["db"])
+    assert {_as_in_sqlite(row) for row in kept.to_pylist()} == missing
+    assert missing
+
+
+def _as_in_sqlite(row: dict[str, Any]) -> tuple[str, ...]:
+    start, end = (f"{row['w'][key]:%Y-%m-%dT%H:%M:%S.%f}Z" for key in ("start", "end"))
+    return start, end, row["customer"], str(row["total"])
 
 
 def test_an_approved_change_goes_on(lab: Labs) -> None:
@@ -289,3 +325,26 @@ def contents_of_db_up_to(base: Path, epoch: int) -> int:
     with sqlite3.connect(base / "app.db") as database:
         row = database.execute("SELECT count(*) FROM revenue WHERE _holdfast_epoch <= ?", (epoch,)).fetchone()
     return int(row[0])
+
+
+def test_history_tells_of_every_epoch_and_start_after_the_checkpoints_are_gone(lab: Labs) -> None:
+    here = lab("windows")
+    here.add(0, 2)
+    assert here.run()
+    here.add(2, 4)
+    assert not here.run((4, EpochCommitted, "", None))
+    assert here.run()
+    service = open_service(str(here.base / "store"), write=True)
+    service.prune(1)
+    history, starts = service.history(), service.recoveries().recoveries
+    last = service.store.load_latest()
+    assert last is not None
+    assert [epoch.epoch for epoch in history.epochs] == list(range(1, last.epoch + 1))
+    assert history.epochs[0].checkpoint_id not in service.store.list_ids()
+    assert sum(epoch.rows_in for epoch in history.epochs) == last.processed_records
+    assert all("seal" in epoch.steps and epoch.seconds > 0 for epoch in history.epochs)
+    assert [start.outcome for start in starts] == ["fresh", "restore", "restore"]
+    assert [start.generation for start in starts] == [1, 2, 3]
+    assert [start.error is None for start in starts] == [True, False, True]
+    assert all(start.ended_at and start.seconds and start.sinks for start in starts)
+    assert service.recovery("latest").chosen_id == here.last_report["chosen_id"]

@@ -7,6 +7,7 @@ from typing import Any, TextIO
 
 from holdfast.connectors.extras import pa
 from holdfast.connectors.ledger import REWINDS, LedgerRecord, fenced, must_commit
+from holdfast.connectors.parquet_files import expect_rows
 from holdfast.core.contracts import (
     CommitOutcome,
     EpochRef,
@@ -20,7 +21,7 @@ from holdfast.core.contracts import (
     SinkContext,
     Token,
 )
-from holdfast.errors import Fenced
+from holdfast.errors import Fenced, SinkError
 
 _WIDEST = 40
 
@@ -91,6 +92,10 @@ class ConsoleSink(_Forgetful):
     def abort(self, ref: EpochRef) -> None:
         """Nothing was staged."""
 
+    def staged(self, token: Token) -> Any:
+        """Refuse: there is nothing but the text of the first rows."""
+        raise SinkError("a console keeps no rows, only the text of the first ones")
+
     def rewind(self, to_epoch: int) -> RewindOutcome:
         """Count from `to_epoch` again; what was printed stays printed."""
         self._record = self._opened().rewound(to_epoch, None)
@@ -134,6 +139,14 @@ class MemorySink(_Forgetful):
     def abort(self, ref: EpochRef) -> None:
         """Drop rows of lower attempts at the epoch."""
         self._staged = {other: rows for other, rows in self._staged.items() if not other.precedes(ref)}
+
+    def staged(self, token: Token) -> Any:
+        """Return rows that this process keeps aside."""
+        ref = self._record and EpochRef(self._record.timeline, token.generation, token.epoch, token.attempt)
+        if ref is None or ref not in self._staged:
+            raise SinkError("staged rows are gone: they were in the memory of another process")
+        expect_rows(self._staged[ref].num_rows, token.rows)
+        return self._staged[ref]
 
     def rewind(self, to_epoch: int) -> RewindOutcome:
         """Drop later epochs."""

@@ -28,10 +28,10 @@ from holdfast.connectors.delta_table import (
     sync_log,
     unanswered,
 )
-from holdfast.connectors.delta_writing import DataWriter
+from holdfast.connectors.delta_writing import DataWriter, check_files, read_files, unpack_files
 from holdfast.connectors.extras import delta_exceptions, deltalake
 from holdfast.connectors.ledger import REWINDS, Claim, LedgerRecord, claim, fenced, must_commit
-from holdfast.connectors.staging import StagedName, timeline_tag
+from holdfast.connectors.staging import StagedName, reading_back, timeline_tag
 from holdfast.core.contracts import (
     CommitOutcome,
     EpochRef,
@@ -225,6 +225,13 @@ class DeltaSink:
             for staged in dead:
                 self._folder.remove(self._folder.noted_files(staged))
                 self._folder.forget(staged)
+
+    def staged(self, token: Token) -> Any:
+        """Read the files that the token names, verified. The table's log is not asked."""
+        files = unpack_files(token.payload["files"])
+        with unanswered("reading data files"), reading_back(scrub(self._target)):
+            check_files(self._folder, files, token.rows, deeply=True)
+            return read_files(self._folder, files, self._schema)
 
     def ledger(self) -> LedgerState | None:
         """Read the table's log anew."""

@@ -17,7 +17,7 @@ from holdfast.connectors.arrow_types import as_plain
 from holdfast.connectors.delta_folder import NOTES, TableFolder, data_file_name
 from holdfast.connectors.delta_stats import null_counts, stats_json
 from holdfast.connectors.extras import delta_transaction, pa, pq
-from holdfast.connectors.parquet_files import expect_rows, parquet_bytes, write_with_spark
+from holdfast.connectors.parquet_files import expect_rows, parquet_bytes, read_parquet, write_with_spark
 from holdfast.connectors.staging import StagedName
 from holdfast.core.contracts import Rows
 from holdfast.errors import SinkError
@@ -146,6 +146,27 @@ def check_files(folder: TableFolder, files: Sequence[AddedFile], rows: int, *, d
             raise SinkError(f"staged rows are damaged: {file.path} has {size} bytes, {file.size} were written")
         if deeply and file.sha256 is not None and hashlib.sha256(folder.read(file.path)).hexdigest() != file.sha256:
             raise SinkError(f"staged rows are damaged: {file.path} does not have the bytes that were written")
+
+
+def read_files(folder: TableFolder, files: Sequence[AddedFile], schema: Any) -> Any:
+    """Return the rows of staged files as a `pyarrow.Table`, with the partition columns that only the token has."""
+    tables = []
+    for file in files:
+        source = folder.local(file.path) if folder.root is not None else pa.BufferReader(folder.read(file.path))
+        found = read_parquet(source, pa.schema([field for field in schema if field.name not in file.partition]))
+        columns = [
+            _repeated(file.partition[field.name], field.type, found.num_rows)
+            if field.name in file.partition
+            else found[field.name]
+            for field in schema
+        ]
+        tables.append(pa.table(columns, schema=schema))
+    return pa.concat_tables(tables)
+
+
+def _repeated(text: str | None, type_: Any, count: int) -> Any:
+    """Return a partition value, which stands in the log as text, once for each row."""
+    return pa.array([text], pa.string()).cast(type_).take(pa.repeat(0, count))
 
 
 def now_ms() -> int:

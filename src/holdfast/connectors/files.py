@@ -23,10 +23,11 @@ from uuid import UUID
 from holdfast.clock import new_token
 from holdfast.connectors import durable
 from holdfast.connectors.arrow_types import plain_schema
+from holdfast.connectors.extras import pa
 from holdfast.connectors.ledger import REWINDS, LedgerRecord, claim, fenced, must_commit
 from holdfast.connectors.parquet_files import StagedFile, check_staged, describe, expect_rows, files_below
 from holdfast.connectors.row_formats import FORMATS, write_rows
-from holdfast.connectors.staging import StagedName, timeline_tag
+from holdfast.connectors.staging import STAGED, StagedName, reading_back, timeline_tag
 from holdfast.core.canonical_json import pretty
 from holdfast.core.contracts import (
     CommitOutcome,
@@ -77,7 +78,9 @@ class FilesSink:
             raise PipelineDefinitionError("the files sink only appends; output mode 'update' needs a sink with a key")
         self._name, self._pipeline = context.name, context.pipeline
         self._schema = plain_schema(context.schema)
-        self._format.check(self._schema)
+        if (misfit := self._format.misfit(self._schema)) is not None:
+            hint = "flatten or drop it in the view, or use format='json' or 'parquet'"
+            raise PipelineDefinitionError(f"{misfit}: {hint}")
         self._folder = EpochFolders(self._path, context.pipeline, context.name)
 
     def open(self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0) -> LedgerState:
@@ -116,7 +119,8 @@ class FilesSink:
             files = [describe(folder, path, digest=rows.small) for path in sorted(files_below(folder))]
         self._expect_rows(folder, files, rows.count)
         self._prepared.add(staged)
-        return Prepared(rows.count, {REWINDS: self._rewinds, "files": [asdict(file) for file in files]})
+        payload = {STAGED: str(staged), "files": [asdict(file) for file in files]}
+        return Prepared(rows.count, {REWINDS: self._rewinds, **payload})
 
     def commit(self, token: Token) -> CommitOutcome:
         """Rename the staged folder, if the ledger is ours and stands where the token says."""
@@ -126,21 +130,20 @@ class FilesSink:
             if not must_commit(record, self._owner, token):
                 return CommitOutcome.ALREADY_DONE
             assert record is not None
-            self._check_staged(staged, token)
+            self._check_staged(self._folder.staged(staged), token, deeply=staged not in self._prepared)
             self._folder.show(staged, record.after(token), token)
         self._prepared.discard(staged)
         return CommitOutcome.DONE
 
-    def _check_staged(self, staged: StagedName, token: Token) -> None:
-        folder = self._folder.staged(staged)
+    def _check_staged(self, folder: str, token: Token, *, deeply: bool) -> list[StagedFile]:
         files = [StagedFile(**file) for file in token.payload["files"]]
-        deeply = staged not in self._prepared
         check_staged(folder, files, deeply=deeply)
         extra = set(files_below(folder)) - {file.path for file in files} - {_RECORD}
         if extra:
             raise SinkError(f"staged rows are damaged: {', '.join(sorted(extra))} does not belong to the epoch")
         if deeply:
             self._expect_rows(folder, files, token.rows)
+        return files
 
     def _expect_rows(self, folder: str, files: list[StagedFile], expected: int) -> None:
         expect_rows(sum(self._format.count(os.path.join(folder, file.path)) for file in files), expected)
@@ -152,6 +155,15 @@ class FilesSink:
             for staged in self._folder.all_staged():
                 if staged.precedes(ours):
                     durable.remove(self._folder.staged(staged))
+
+    def staged(self, token: Token) -> Any:
+        """Read a staged folder, verified."""
+        folder = self._folder.staged(token.payload[STAGED])
+        with self._answering("reading staged rows"), reading_back(folder):
+            files = self._check_staged(folder, token, deeply=True)
+            return pa.concat_tables(
+                self._format.read(os.path.join(folder, file.path), self._schema) for file in files
+            )
 
     def ledger(self) -> LedgerState | None:
         """Read owner and epoch from the folder. Takes no lock, so that it answers while a commit hangs."""
@@ -267,7 +279,7 @@ class EpochFolders:
         self._newest = 0
         self._sweep(lambda name: name.startswith(_REMOVED))
 
-    def staged(self, staged: StagedName) -> str:
+    def staged(self, staged: StagedName | str) -> str:
         """Return the path of a staged folder."""
         return os.path.join(self._staging, str(staged))
 

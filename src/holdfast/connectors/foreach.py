@@ -14,18 +14,19 @@ from uuid import UUID
 
 from holdfast.connectors import durable
 from holdfast.connectors.arrow_types import plain_schema
-from holdfast.connectors.extras import spark_sql
+from holdfast.connectors.extras import pa, spark_sql
 from holdfast.connectors.ledger import REWINDS, LedgerRecord, claim, fenced, must_commit
 from holdfast.connectors.parquet_files import (
     StagedFile,
     check_staged,
     expect_rows,
     read_batches,
+    read_parquet,
     row_count,
     stage_parquet,
 )
 from holdfast.connectors.spool_ledger import SpoolLedger
-from holdfast.connectors.staging import StagedName
+from holdfast.connectors.staging import STAGED, StagedName, reading_back
 from holdfast.core.contracts import (
     CommitOutcome,
     EpochRef,
@@ -111,7 +112,8 @@ class ForeachBatchSink:
             durable.make_directories(self._spool)
             files = stage_parquet(rows, self._folder(staged), self._schema)
         self._prepared.add(staged)
-        return Prepared(rows.count, {REWINDS: self._rewinds, "files": [asdict(file) for file in files]})
+        payload = {STAGED: str(staged), "files": [asdict(file) for file in files]}
+        return Prepared(rows.count, {REWINDS: self._rewinds, **payload})
 
     def commit(self, token: Token) -> CommitOutcome:
         """Hand the rows over, unless the target has them; then remember it here."""
@@ -163,6 +165,16 @@ class ForeachBatchSink:
         for staged in self._all_staged():
             if staged.precedes(ours):
                 durable.remove(self._folder(staged))
+
+    def staged(self, token: Token) -> Any:
+        """Read spooled rows, verified."""
+        folder = os.path.join(self._spool, token.payload[STAGED])
+        files = [StagedFile(**file) for file in token.payload["files"]]
+        with self._answering("reading spooled rows"), reading_back(folder):
+            check_staged(folder, files, deeply=True)
+            rows = pa.concat_tables(read_parquet(os.path.join(folder, f.path), self._schema) for f in files)
+        expect_rows(rows.num_rows, token.rows)
+        return rows
 
     def ledger(self) -> LedgerState | None:
         """Ask the target when it can be asked, else the ledger on this machine."""

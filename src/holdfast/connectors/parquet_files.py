@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.connectors import durable
+from holdfast.connectors.arrow_types import as_plain
 from holdfast.connectors.extras import arrow_dataset, pa, pq
 from holdfast.core.contracts import Rows
 from holdfast.errors import SinkError
@@ -111,6 +112,12 @@ def expect_rows(found: int, expected: int) -> None:
     """Refuse a staged epoch that does not have the rows it should have."""
     if found != expected:
         raise SinkError(f"{found} rows are staged, expected {expected}")
+
+
+def read_parquet(source: Any, schema: Any) -> Any:
+    """Return the rows of one Parquet file (a path or a pyarrow file) as a table; damaged pages are refused."""
+    table = pq.ParquetFile(source, page_checksum_verification=True).read()
+    return as_plain(table.select(schema.names), schema)
 
 
 def read_batches(paths: Sequence[str], schema: Any) -> Any:

@@ -9,7 +9,6 @@ Small epochs are written from here, large ones by Spark, with options that make 
 """
 
 import base64
-import csv
 import datetime
 import decimal
 import json
@@ -21,8 +20,8 @@ from typing import Any, Protocol
 from holdfast.connectors import durable
 from holdfast.connectors.arrow_types import as_plain, is_nested
 from holdfast.connectors.extras import arrow_csv, pa, pc, pq
-from holdfast.connectors.parquet_files import parquet_bytes, spark_write, write_with_spark
-from holdfast.errors import PipelineDefinitionError
+from holdfast.connectors.parquet_files import parquet_bytes, read_parquet, spark_write, write_with_spark
+from holdfast.connectors.text_values import json_lines
 
 _TIMES = {
     "timeZone": "UTC",
@@ -32,17 +31,26 @@ _TIMES = {
 }
 _CSV_OPTIONS = {**_TIMES, "header": "true", "escape": '"', "emptyValue": '""', "nullValue": ""}
 _JSON_OPTIONS = {**_TIMES, "ignoreNullFields": "false"}
+_ROWS_AT_ONCE = 10_000
+_READ_BYTES = 1 << 20
+_LARGEST_BLOCK = (1 << 31) - 1
 
 
 class RowFormat(Protocol):
     """One kind of file."""
 
-    def check(self, schema: Any) -> None:
-        """Refuse columns that the format cannot hold."""
+    suffix: str
+
+    def misfit(self, schema: Any) -> str | None:
+        """Say which column the format cannot hold; None when it holds them all."""
         ...
 
-    def write(self, table: Any, folder: str) -> None:
-        """Write a small table into an empty local folder."""
+    def write(self, table: Any, path: str) -> None:
+        """Write a table of plain types into a new local file; the caller flushes it."""
+        ...
+
+    def read(self, path: str, schema: Any) -> Any:
+        """Return a file's rows as a `pyarrow.Table` of these plain types."""
         ...
 
     def write_with_spark(self, dataframe: Any, folder: str) -> None:
@@ -57,12 +65,19 @@ class RowFormat(Protocol):
 class Parquet:
     """Parquet, with timestamps in microseconds."""
 
-    def check(self, schema: Any) -> None:
-        """Take every plain type."""
+    suffix = ".parquet"
 
-    def write(self, table: Any, folder: str) -> None:
-        """Write one file."""
-        durable.write_file(os.path.join(folder, "part-00000.parquet"), parquet_bytes(table))
+    def misfit(self, schema: Any) -> str | None:
+        """Take every plain type."""
+        return None
+
+    def write(self, table: Any, path: str) -> None:
+        """Write the table."""
+        durable.write_file(path, parquet_bytes(table))
+
+    def read(self, path: str, schema: Any) -> Any:
+        """Read the file and compare the checksums in it."""
+        return read_parquet(path, schema)
 
     def write_with_spark(self, dataframe: Any, folder: str) -> None:
         """Write one file per task."""
@@ -76,14 +91,24 @@ class Parquet:
 class Json:
     """One JSON object per line."""
 
-    def check(self, schema: Any) -> None:
-        """Take every plain type."""
+    suffix = ".json"
 
-    def write(self, table: Any, folder: str) -> None:
-        """Write one file."""
+    def misfit(self, schema: Any) -> str | None:
+        """Take every plain type."""
+        return None
+
+    def write(self, table: Any, path: str) -> None:
+        """Write a line per row."""
         keys = [json.dumps(name, ensure_ascii=False) for name in table.schema.names]
-        lines = (_object(zip(keys, row.values(), strict=True)) for row in table.to_pylist(maps_as_pydicts="strict"))
-        durable.write_file(os.path.join(folder, "part-00000.json"), "".join(f"{line}\n" for line in lines).encode())
+        with open(path, "wb") as file:
+            for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
+                rows = batch.to_pylist(maps_as_pydicts="strict")
+                file.writelines(f"{_object(zip(keys, row.values(), strict=True))}\n".encode() for row in rows)
+
+    def read(self, path: str, schema: Any) -> Any:
+        """Parse every line."""
+        with open(path, "rb") as file:
+            return json_lines(file, schema)
 
     def write_with_spark(self, dataframe: Any, folder: str) -> None:
         """Write one file per task."""
@@ -92,36 +117,51 @@ class Json:
     def count(self, path: str) -> int:
         """Count lines."""
         with open(path, "rb") as file:
-            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_READ_BYTES), b""))
 
 
 class Csv:
     """CSV as RFC 4180 has it, with a header in every file."""
 
-    def check(self, schema: Any) -> None:
-        """Refuse nested columns and binaries."""
+    suffix = ".csv"
+
+    def misfit(self, schema: Any) -> str | None:
+        """Take neither nested columns nor binaries."""
         for field in schema:
             if is_nested(field.type) or pa.types.is_binary(field.type):
-                raise PipelineDefinitionError(
-                    f"column '{field.name}' has type {field.type}, which CSV cannot hold: flatten or drop it in the "
-                    "view, or use format='json' or 'parquet'"
-                )
+                return f"column '{field.name}' has type {field.type}, which CSV cannot hold"
+        return None
 
-    def write(self, table: Any, folder: str) -> None:
-        """Write one file."""
+    def write(self, table: Any, path: str) -> None:
+        """Write a record per row."""
         columns = [as_text(column) for column in table.columns]
-        target = os.path.join(folder, "part-00000.csv")
         options = arrow_csv.WriteOptions(quoting_style="needed")
-        arrow_csv.write_csv(pa.table(columns, names=table.schema.names), target, options)
+        arrow_csv.write_csv(pa.table(columns, names=table.schema.names), path, options)
+
+    def read(self, path: str, schema: Any) -> Any:
+        """Parse the file in one piece: no record is too long for that."""
+        options = (
+            arrow_csv.ReadOptions(block_size=min(os.path.getsize(path) + 1, _LARGEST_BLOCK)),
+            arrow_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+            arrow_csv.ConvertOptions(
+                column_types=schema, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+            ),
+        )
+        return as_plain(arrow_csv.read_csv(path, *options).select(schema.names), schema)
 
     def write_with_spark(self, dataframe: Any, folder: str) -> None:
         """Write one file per task."""
         spark_write(dataframe.write.format("csv").options(**_CSV_OPTIONS), folder)
 
     def count(self, path: str) -> int:
-        """Count records; quoted text may hold line breaks."""
-        with open(path, encoding="utf-8", newline="") as file:
-            return sum(1 for _ in csv.reader(file)) - 1
+        """Count records behind the header; quoted text may hold line breaks."""
+        ends, quoted = 0, False
+        with open(path, "rb") as file:
+            for chunk in iter(lambda: file.read(_READ_BYTES), b""):
+                for index, piece in enumerate(chunk.split(b'"')):
+                    quoted ^= index > 0
+                    ends += 0 if quoted else piece.count(b"\n")
+        return ends - 1
 
 
 FORMATS: Mapping[str, RowFormat] = {"parquet": Parquet(), "json": Json(), "csv": Csv()}
@@ -130,7 +170,7 @@ FORMATS: Mapping[str, RowFormat] = {"parquet": Parquet(), "json": Json(), "csv":
 def write_rows(kind: RowFormat, table: Any, schema: Any, folder: str) -> None:
     """Write a small epoch into a new local folder."""
     durable.make_directories(folder)
-    kind.write(as_plain(table, schema), folder)
+    kind.write(as_plain(table, schema), os.path.join(folder, f"part-00000{kind.suffix}"))
 
 
 def as_text(column: Any) -> Any:

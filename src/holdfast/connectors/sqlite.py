@@ -11,18 +11,16 @@ database (closing a file in one drops the locks of the other). Only the standard
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
-from uuid import UUID
 
 from holdfast.connectors import durable
-from holdfast.connectors import sqlite_statements as sql
 from holdfast.connectors.arrow_types import key_columns, plain_schema
 from holdfast.connectors.extras import adbc_sqlite, pa
 from holdfast.connectors.keys import repeated_key
-from holdfast.connectors.ledger import REWINDS, Claim, LedgerRecord, claim, fenced, must_commit
+from holdfast.connectors.ledger import REWINDS, LedgerRecord, must_commit
 from holdfast.connectors.parquet_files import (
     StagedFile,
     check_staged,
@@ -31,34 +29,36 @@ from holdfast.connectors.parquet_files import (
     read_batches,
     write_with_spark,
 )
+from holdfast.connectors.sql_ledger import LEDGER, LedgerPlace, SqlLedger
+from holdfast.connectors.sql_sink import TableSink, chosen_mode, refuse_updates
 from holdfast.connectors.sqlite_columns import sqlite_columns, sqlite_rows, sqlite_schema
-from holdfast.connectors.sqlite_target import ensure_table, is_plain
+from holdfast.connectors.sqlite_staged import read_staged
+from holdfast.connectors.sqlite_target import SqliteConnection, SqliteTable, ensure_table, has_table, is_plain
 from holdfast.connectors.staging import StagedName
 from holdfast.core.contracts import (
     CommitOutcome,
     EpochRef,
     Guarantee,
     LedgerState,
-    OnForeign,
-    Owner,
     Prepared,
-    RewindOutcome,
     Rows,
     SinkContext,
     Token,
 )
 from holdfast.errors import PipelineDefinitionError, RetryableSinkError, SinkError, UnknownOutcome
 
+_STAGED_ROWS = 'holdfast_staged."rows"'
 _BUSY_SECONDS = 5.0
 _TRY_AGAIN = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN}
 
 
-class SqliteSink:
+class SqliteSink(TableSink):
     """Exactly-once into a table of a SQLite database, appending or upserting by key."""
 
     guarantee = Guarantee(
         exactly_once=True, how="rows and ledger change in one SQLite transaction, flushed before it counts"
     )
+    _target: SqliteTable
 
     def __init__(
         self,
@@ -72,11 +72,7 @@ class SqliteSink:
         adbc_sqlite.require()
         if path == ":memory:" or "://" in path:
             raise PipelineDefinitionError("the sqlite sink needs the path of a database file")
-        self._mode = mode or ("upsert" if key else "append")
-        if self._mode not in ("append", "upsert"):
-            raise PipelineDefinitionError(f"a sqlite sink's mode is 'append' or 'upsert', not '{mode}'")
-        if (self._mode == "upsert") != bool(key):
-            raise PipelineDefinitionError("a sqlite sink with mode 'upsert' needs a key, and only that mode has one")
+        self._mode = chosen_mode("sqlite", mode, key)
         if table.lower().startswith(("_holdfast", "sqlite_")):
             raise PipelineDefinitionError(f"'{table}' is not a name for a table of yours")
         self._path, self._table = os.path.abspath(path), table
@@ -97,51 +93,32 @@ class SqliteSink:
 
     def bind(self, context: SinkContext) -> None:
         """Take the context; refuse columns and modes that do not fit."""
-        if context.output_mode == "update" and self._mode != "upsert":
-            raise PipelineDefinitionError("output mode 'update' replaces rows: give the sqlite sink a key")
+        refuse_updates("sqlite", self._mode, context.output_mode)
         self._name, self._pipeline = context.name, context.pipeline
         self._schema = plain_schema(context.schema)
         key_columns(self._schema, self._key)
         columns = sqlite_columns(self._schema)
         key = [column.name for column in columns if column.source in self._key]
-        self._target = sql.TargetTable(self._table, columns, key, self._epoch_column)
+        self._target = SqliteTable(self._table, columns, key, self._epoch_column)
+        # SQLite does not tell upper from lower case in names.
+        self._ledger = SqlLedger(LedgerPlace(fold="lower"), self._pipeline, self._name, self._table)
 
-    def open(self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0) -> LedgerState:
-        """Create table and ledger when missing and claim them in one transaction."""
-        self._owner = owner
+    @contextlib.contextmanager
+    def _claiming(self) -> Iterator[SqliteConnection]:
         durable.make_directories(os.path.dirname(self._path))
         with self._database(create=True) as connection, self._transaction(connection):
-            connection.execute(sql.CREATE_LEDGER)
-            connection.execute(sql.CREATE_EPOCHS)
+            self._ledger.create(connection)
             ensure_table(connection, self._target)
-            decided = claim(self._read(connection), self._other(connection), owner, on_foreign, adopt_epoch)
-            record = decided.record
-            if decided.takes_over is not None:
-                record = self._take_over(connection, decided, on_foreign)
-            self._write(connection, record)
-        self._rewinds = record.rewinds
-        self._sweep_staged(record)
-        return record.state()
+            yield connection
 
-    def _take_over(self, connection: sqlite3.Connection, decided: Claim, on_foreign: OnForeign) -> LedgerRecord:
-        if on_foreign is OnForeign.REWIND:
-            if self._key or not self._epoch_column:
-                raise SinkError(
-                    f"rows of timeline {decided.takes_over} cannot be told from others in table '{self._table}': "
-                    "only an append table with epoch_column=True can be rewound. Remove them by hand and choose "
-                    "--sinks append"
-                )
-            connection.execute(self._target.remove_after(), {"number": 0})
-        if on_foreign is not OnForeign.APPEND:
-            connection.execute(sql.REMOVE_FOREIGN, (self._table, str(decided.record.timeline)))
-        if not self._epoch_column:
-            return decided.record
-        highest = connection.execute(self._target.highest_epoch()).fetchone()[0]
-        return replace(decided.record, base=highest - decided.record.epoch)
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[SqliteConnection]:
+        with self._database() as connection, self._transaction(connection):
+            yield connection
 
     def prepare(self, rows: Rows, ref: EpochRef) -> Prepared:
         """Stage the rows in a database of their own, flushed, and try them against the target."""
-        staged = StagedName.of(self._name, ref)
+        staged = self._staged_name(ref)
         file = self._staged(staged)
         with _translated():
             durable.make_directories(self._staging)
@@ -184,10 +161,10 @@ class SqliteSink:
         )
         return pa.RecordBatchReader.from_batches(sqlite_schema(self._schema), flat)
 
-    def _check_rows(self, connection: sqlite3.Connection, expected: int) -> None:
+    def _check_rows(self, connection: SqliteConnection, expected: int) -> None:
         """Find now what the target would refuse, so that a sealed epoch can be committed."""
         expect_rows(_count(connection), expected)
-        if self._key and connection.execute(self._target.repeated_keys()).fetchone():
+        if self._key and connection.run(self._target.repeated_keys(_STAGED_ROWS)):
             raise SinkError(repeated_key(self._key))
         if not is_plain(connection, self._target):
             connection.execute("BEGIN IMMEDIATE")
@@ -220,36 +197,25 @@ class SqliteSink:
         with self._database() as connection:
             return must_commit(self._read(connection), self._owner, token)
 
-    def _commit_staged(self, connection: sqlite3.Connection, token: Token) -> CommitOutcome:
+    def _commit_staged(self, connection: SqliteConnection, token: Token) -> CommitOutcome:
         with self._transaction(connection):
-            record = self._read(connection)
+            record = self._ledger.read(connection)
             if not must_commit(record, self._owner, token):
                 return CommitOutcome.ALREADY_DONE
             assert record is not None
             expect_rows(_count(connection), token.rows)
             self._show(connection, record.base + token.epoch)
-            self._move(connection, record.after(token), token)
+            self._ledger.move(connection, record, token)
         return CommitOutcome.DONE
 
-    def _show(self, connection: sqlite3.Connection, number: int) -> None:
-        for statement in self._target.show():
-            connection.execute(statement, {"number": number} if ":number" in statement else {})
+    def _show(self, connection: SqliteConnection, number: int) -> None:
+        for statement in self._target.show(_STAGED_ROWS, number):
+            connection.run(statement)
 
-    def _move(self, connection: sqlite3.Connection, record: LedgerRecord, token: Token) -> None:
-        values = {**self._row(record), "previous": token.previous}
-        moved = connection.execute(sql.MOVE_LEDGER, values).rowcount
-        if moved != 1:
-            raise SinkError(f"the ledger does not stand at epoch {token.previous} any more")
-        timeline, epoch = str(record.timeline), token.epoch
-        connection.execute(sql.LOG_EPOCH, (timeline, self._name, epoch, token.rows, token.range_digest))
-        connection.execute(sql.TRIM_EPOCHS, (timeline, self._name, epoch - sql.KEPT_EPOCHS))
-
-    def abort(self, ref: EpochRef) -> None:
-        """Remove staging files of lower attempts at the epoch."""
-        ours = StagedName.of(self._name, ref)
-        for staged in self._all_staged():
-            if staged.precedes(ours):
-                self._remove_staged(staged)
+    def staged(self, token: Token) -> Any:
+        """Read a staging database, verified. The target is not touched."""
+        with _translated():
+            return read_staged(self._staging, token, self._schema)
 
     def ledger(self) -> LedgerState | None:
         """Ask the database, on a connection of its own, without locking it."""
@@ -259,58 +225,14 @@ class SqliteSink:
             record = self._read(connection)
         return None if record is None else record.state()
 
-    def rewind(self, to_epoch: int) -> RewindOutcome:
-        """Delete rows of later epochs; only in an append table with the epoch column that no other sink writes to."""
-        with self._database() as connection, self._transaction(connection):
-            record = self._read(connection)
-            if record is None or (record.timeline, record.generation) != (
-                self._owner.timeline,
-                self._owner.generation,
-            ):
-                raise fenced(record, self._owner)
-            if to_epoch < record.epoch and not self._can_rewind(connection):
-                return RewindOutcome.IMPOSSIBLE
-            moved = self._rewound(connection, record, to_epoch)
-            self._write(connection, moved)
-        self._rewinds = moved.rewinds
-        return RewindOutcome.DONE
-
-    def _can_rewind(self, connection: sqlite3.Connection) -> bool:
-        shared = connection.execute(sql.OTHER_OWNERS, (self._table, self._pipeline, self._name)).fetchone()
-        return self._epoch_column and not self._key and shared is None
-
-    def _rewound(self, connection: sqlite3.Connection, record: LedgerRecord, to_epoch: int) -> LedgerRecord:
-        if to_epoch >= record.epoch:
-            return record.rewound(to_epoch, None)
-        timeline = str(record.timeline)
-        found = connection.execute(sql.RANGE_OF_EPOCH, (timeline, self._name, to_epoch)).fetchone()
-        connection.execute(self._target.remove_after(), {"number": record.base + to_epoch})
-        connection.execute(sql.FORGET_EPOCHS, (timeline, self._name, to_epoch))
-        return record.rewound(to_epoch, None if found is None else found[0])
+    def _read(self, connection: SqliteConnection) -> LedgerRecord | None:
+        return self._ledger.read(connection) if has_table(connection, LEDGER) else None
 
     def close(self) -> None:
         """Nothing is held between calls: a database that was put back to a copy is met as it is."""
 
-    def _read(self, connection: sqlite3.Connection) -> LedgerRecord | None:
-        try:
-            row = connection.execute(sql.READ_LEDGER, (self._pipeline, self._name)).fetchone()
-        except sqlite3.OperationalError as error:
-            if "no such table" in str(error):
-                return None
-            raise
-        return None if row is None else LedgerRecord(UUID(row[0]), *row[1:])
-
-    def _other(self, connection: sqlite3.Connection) -> UUID | None:
-        rows = connection.execute(sql.OTHER_OWNERS, (self._table, self._pipeline, self._name)).fetchall()
-        timelines = {UUID(row[0]) for row in rows} - {self._owner.timeline}
-        return min(timelines, default=None, key=str)
-
-    def _write(self, connection: sqlite3.Connection, record: LedgerRecord) -> None:
-        connection.execute(sql.WRITE_LEDGER, self._row(record))
-
-    def _row(self, record: LedgerRecord) -> dict[str, Any]:
-        names = {"pipeline": self._pipeline, "sink": self._name, "target": self._table}
-        return {**record.to_json_value(), **names}
+    def _staged_name(self, ref: EpochRef) -> StagedName:
+        return StagedName.of(self._name, ref)
 
     def _staged(self, staged: StagedName) -> str:
         return os.path.join(self._staging, f"{staged}.db")
@@ -320,23 +242,19 @@ class SqliteSink:
         parsed = {StagedName.parse(name) for name in names}
         return {staged for staged in parsed if staged is not None}
 
-    def _remove_staged(self, staged: StagedName) -> None:
-        durable.remove(self._staged(staged))
-        durable.remove(f"{self._staged(staged)}.parquet")
-
-    def _sweep_staged(self, record: LedgerRecord) -> None:
-        """Remove what is staged for epochs that the ledger has passed."""
-        mine = StagedName.of(self._name, EpochRef(record.timeline, 0, 0, 0))
-        for staged in self._all_staged():
-            if staged.is_same_sink(mine) and staged.epoch <= record.epoch:
-                self._remove_staged(staged)
+    def _remove_staged(self, names: Iterable[StagedName]) -> None:
+        for staged in names:
+            durable.remove(self._staged(staged))
+            durable.remove(f"{self._staged(staged)}.parquet")
 
     @contextlib.contextmanager
-    def _database(self, *, attach: str | None = None, create: bool = False) -> Iterator[sqlite3.Connection]:
+    def _database(self, *, attach: str | None = None, create: bool = False) -> Iterator[SqliteConnection]:
         """Open the target for a moment. Every commit is flushed, in every journal mode."""
         uri = f"file:{quote(self._path)}?mode={'rwc' if create else 'rw'}"
         with _translated():
-            connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+            connection = sqlite3.connect(
+                uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, factory=SqliteConnection
+            )
             with contextlib.closing(connection):
                 connection.execute("PRAGMA synchronous = EXTRA")
                 if attach is not None:
@@ -344,7 +262,7 @@ class SqliteSink:
                 yield connection
 
     @contextlib.contextmanager
-    def _transaction(self, connection: sqlite3.Connection) -> Iterator[None]:
+    def _transaction(self, connection: SqliteConnection) -> Iterator[None]:
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -359,8 +277,8 @@ class SqliteSink:
             raise UnknownOutcome(f"committing: {error}") from error
 
 
-def _count(connection: sqlite3.Connection) -> int:
-    return int(connection.execute(f"SELECT count(*) FROM {sql.STAGED}").fetchone()[0])
+def _count(connection: SqliteConnection) -> int:
+    return int(connection.execute(f"SELECT count(*) FROM {_STAGED_ROWS}").fetchone()[0])
 
 
 @contextlib.contextmanager

@@ -11,23 +11,13 @@ lists, maps               TEXT, as JSON
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from holdfast.connectors.arrow_types import as_plain
 from holdfast.connectors.extras import pa
 from holdfast.connectors.row_formats import as_text, json_text
+from holdfast.connectors.sql_statements import Column
 from holdfast.errors import PipelineDefinitionError
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the table."""
-
-    name: str
-    type: str
-    source: str
-    """The column of the rows that it comes from."""
 
 
 def sqlite_columns(schema: Any) -> list[Column]:

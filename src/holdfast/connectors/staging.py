@@ -5,12 +5,18 @@
 Two attempts never share a name, and an abort finds exactly what it may remove.
 """
 
+import contextlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import quote
 from uuid import UUID
 
 from holdfast.core.contracts import EpochRef, Token
+from holdfast.errors import SinkError
+
+STAGED = "staged"
+"""Key in a prepared epoch's payload: the name, for those who have nothing but the token."""
 
 _NAME = re.compile(r"(?P<sink>.+)-(?P<timeline>[0-9a-f]{12})-(?P<epoch>\d+)-(?P<generation>\d+)-(?P<attempt>\d+)")
 
@@ -60,3 +66,13 @@ class StagedName:
         """Whether this is a lower attempt at the same epoch of the same sink."""
         same = self.is_same_sink(other) and self.epoch == other.epoch
         return same and (self.generation, self.attempt) < (other.generation, other.attempt)
+
+
+@contextlib.contextmanager
+def reading_back(place: str) -> Iterator[None]:
+    """Turn whatever is wrong with staged rows into one line that says where they are."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, ArithmeticError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise SinkError(f"staged rows cannot be read back ({reason}); they are in {place}") from error

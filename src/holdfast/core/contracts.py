@@ -198,6 +198,16 @@ class Sink(Protocol):
         """Remove staged rows of the same epoch with a lower (generation, attempt); never committed rows."""
         ...
 
+    def staged(self, token: Token) -> Any:
+        """Return the rows of a sealed token as a `pyarrow.Table` with the context's columns and types. Reads only.
+
+        For a person who wants them elsewhere because the target will not show them. Called after `bind`, without
+        `open`, in a process that did not prepare them: the token alone says where they are. Ask `ledger` first: what
+        comes of a token that is committed is not promised. `SinkError` when the rows are gone, damaged, or not as
+        many as the token says.
+        """
+        ...
+
     def ledger(self) -> LedgerState | None:
         """Ask the target itself; None when it has no ledger for this sink. Reads only; callable before `open`."""
         ...

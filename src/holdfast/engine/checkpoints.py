@@ -8,7 +8,8 @@ from holdfast.core.contracts import Owner
 from holdfast.core.dependencies import CheckpointDependencies
 from holdfast.core.manifest import CheckpointManifest, ParentRef
 from holdfast.core.sidecar import BuiltSidecar, CapturedFile, Mover, StateCatalog, StateFile, build_sidecar
-from holdfast.errors import PipelineError
+from holdfast.engine.recovery import STANDING
+from holdfast.errors import Fenced, PipelineError
 from holdfast.stores.store import DurableCheckpointStore
 
 
@@ -52,6 +53,11 @@ class CheckpointWriter:
         """The only id we may seal next: if somebody else takes it, we are fenced."""
         return self._last.checkpoint_id + 1
 
+    def replaced(self) -> Fenced | None:
+        """Return who sealed after us, None while the store is ours."""
+        newest = self._store.newest_id()
+        return self._store.fenced(newest) if newest > self._last.checkpoint_id else None
+
     def seal(
         self, draft: CheckpointManifest, progress: bytes, operators: Mapping[str, Sequence[CapturedFile]]
     ) -> SealedCheckpoint:
@@ -76,12 +82,15 @@ class CheckpointWriter:
         return SealedCheckpoint(sealed, built.new_bytes + built.moved_bytes, total)
 
     def seal_again(self) -> CheckpointManifest:
-        """Seal the newest checkpoint once more under the next id: a checkpoint of now, when no data flows."""
+        """Seal the newest checkpoint once more under the next id: a checkpoint of now, when no data flows.
+
+        What a person approved, and what is still to be replayed, stands until an epoch is sealed.
+        """
         if self._last.epoch == 0:
             raise PipelineError("there is no checkpoint to take yet: no epoch was completed")
-        again = self._last.model_copy(
-            update={**self._stamp(), "kind": "checkpoint", "identifier": None, "recovery": None}, deep=True
-        )
+        standing = {key: value for key, value in (self._last.recovery or {}).items() if key in STANDING}
+        update = {"kind": "checkpoint", "identifier": None, "recovery": standing or None}
+        again = self._last.model_copy(update={**self._stamp(), **update}, deep=True)
         self._last = self._store.save(again)
         return self._last
 

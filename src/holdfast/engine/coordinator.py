@@ -12,24 +12,30 @@ A crash before 4 means the epoch never happened; after 4, whoever starts next co
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from holdfast.clock import Clock
-from holdfast.core.contracts import CommitOutcome, EpochRef, Owner, Prepared, Rows, Sink, Token
+from holdfast.core.contracts import EpochRef, Owner, Prepared, Rows, Sink, Token
 from holdfast.core.entries import ConnectorCheckpoint, SinkCommitStatus
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.progress import ProgressRecord
 from holdfast.core.sidecar import CapturedFile
 from holdfast.engine.checkpoints import CheckpointWriter, SealedCheckpoint
-from holdfast.engine.delivery import Delivery, DeliverySettings
+from holdfast.engine.delivery import Delivery, DeliverySettings, raise_first
 from holdfast.engine.events import EpochCommitted, EpochReplayed, Observer
 from holdfast.engine.events import step as report_step
-from holdfast.errors import Fenced, ReplayMismatch, SinkError, UnknownOutcome
+from holdfast.engine.recovery import REPLAY
+from holdfast.errors import PipelineError, ReplayMismatch, SinkError, TransientStoreError
 from holdfast.stores.store import DurableCheckpointStore
 
+_log = logging.getLogger(__name__)
+
 TOKENS_PART = "tokens"
+SCHEMA_PARTS = "schema/"
+"""With a sink's name behind it: the columns of its rows, so that staged rows can be read without the query."""
 _LARGE_TOKENS = 256 * 1024
 
 
@@ -66,6 +72,27 @@ class EpochWork(Protocol):
     def sealed(self) -> None:
         """Hear that the epoch was decided."""
         ...
+
+
+@dataclass(frozen=True)
+class RecordedEpoch:
+    """An epoch that was decided or shown before, whose exact range is known: it is replayed, not done again."""
+
+    epoch: int
+    parts: Mapping[str, bytes]
+    found_in: str
+    tokens: Mapping[str, Token] | None = None
+    """What was sealed for each sink; None when only the range is known."""
+    without_rows: frozenset[str] = frozenset()
+    """Sinks that are known to have had no rows of it."""
+    owed: frozenset[str] = frozenset()
+    """Sinks that are not known to show it."""
+    given_up: frozenset[str] = frozenset()
+    """Sinks that will never show it, on a person's word."""
+    decided: bool = False
+    """Whether its manifest could be read: then what is sealed in it is shown as it is."""
+    then: tuple[int, ...] = ()
+    """The checkpoints whose epochs are to be replayed after it."""
 
 
 @dataclass
@@ -108,26 +135,38 @@ class Coordinator:
         self._delivery, self._settings = delivery, settings
         self._observer, self._clock = observer, clock
         self._steps: dict[str, float] = {}
-        self._first = True
+        self._dead_attempts = True
+        self._failed = False
 
-    def run_epoch(self, work: EpochWork, recorded: Mapping[str, Token] | None = None) -> None:
-        """Take one epoch from its rows to committed sinks. `recorded`: what it gave before, when it is replayed."""
+    def run_epoch(self, work: EpochWork, recorded: RecordedEpoch | None = None) -> None:
+        """Take one epoch from its rows to committed sinks. `recorded`: what it was before, when it is replayed.
+
+        After an error the coordinator is of no use: what is sealed and not shown is for the next start to settle.
+        """
+        if self._failed:
+            raise PipelineError(f"epoch {work.epoch} cannot follow one that failed: start again, which recovers")
+        self._failed = True
+        self._run(work, recorded)
+        self._failed = False
+
+    def _run(self, work: EpochWork, recorded: RecordedEpoch | None) -> None:
         started = self._clock.monotonic()
         self._steps = {}
         epoch, digest = work.epoch, work.range_digest()
         with self._step(epoch, "begin"):
-            self._begin(epoch)
+            self._begin(epoch, last=recorded is None)
         with self._step(epoch, "compute"):
             rows = work.rows()
         behind = self._sinks_without(epoch, digest)
         if recorded is not None:
-            self._compare_with_record(epoch, rows, recorded)
+            _compare_with_record(recorded, rows, digest, self._sinks.keys())
+            behind = [name for name in behind if name not in recorded.given_up]
         with self._step(epoch, "prepare"):
             tokens = self._prepare(epoch, digest, {name: rows[name] for name in behind if name in rows})
         with self._step(epoch, "capture"):
             captured = work.capture()
         with self._step(epoch, "seal"):
-            sealed = self._seal(epoch, captured, tokens)
+            sealed = self._seal(epoch, captured, tokens, recorded)
         work.sealed()
         with self._step(epoch, "commit"):
             self._commit(epoch, tokens)
@@ -137,16 +176,19 @@ class Coordinator:
         if recorded is not None:
             self._observer.on_event(EpochReplayed(epoch))
 
-    def _begin(self, epoch: int) -> None:
-        """Only the first epoch of a generation can meet a dead attempt; our own retries clean up themselves."""
-        if not self._first:
+    def _begin(self, epoch: int, *, last: bool) -> None:
+        """Remove what earlier generations staged for this epoch; our own retries clean up themselves.
+
+        Dead attempts are of replayed epochs and of the first new one: that is the `last` to look for.
+        """
+        if not self._dead_attempts:
             return
         ref = self._ref(epoch, 0)
         _, failures = self._delivery.on_all(
             list(self._sinks), epoch, "abort", self._settings.prepare_seconds, lambda _, sink, __: sink.abort(ref)
         )
-        _raise_first(failures)
-        self._first = False
+        raise_first(failures)
+        self._dead_attempts = not last
 
     def _sinks_without(self, epoch: int, digest: str) -> list[str]:
         """Return the sinks that do not have this epoch yet. Having it under another range is no reason to skip."""
@@ -161,15 +203,6 @@ class Coordinator:
                 )
         return behind
 
-    def _compare_with_record(self, epoch: int, rows: Mapping[str, Rows], recorded: Mapping[str, Token]) -> None:
-        for name, token in recorded.items():
-            found = rows[name].count if name in rows else 0
-            if name in self._sinks and found != token.rows:
-                raise ReplayMismatch(
-                    f"replaying epoch {epoch} gave {found} rows for sink '{name}', which holds {token.rows} of it: "
-                    "the query is not deterministic, or its input changed"
-                )
-
     def _prepare(self, epoch: int, digest: str, rows: Mapping[str, Rows]) -> dict[str, Token]:
         attempts: dict[str, int] = {}
 
@@ -179,12 +212,15 @@ class Coordinator:
             if attempt > 0:
                 sink.abort(ref)
             with self._step(epoch, "prepare", name):
-                return sink.prepare(rows[name], ref)
+                prepared = sink.prepare(rows[name], ref)
+            if prepared.rows != rows[name].count:
+                raise SinkError(f"{prepared.rows} rows are staged, expected {rows[name].count}")
+            return prepared
 
         prepared, failures = self._delivery.on_all(
             list(rows), epoch, "prepare", self._settings.prepare_seconds, prepare
         )
-        _raise_first(failures)
+        raise_first(failures)
         return {
             name: Token(
                 epoch=epoch,
@@ -198,8 +234,11 @@ class Coordinator:
             for name, result in prepared.items()
         }
 
-    def _seal(self, epoch: int, captured: CapturedEpoch, tokens: Mapping[str, Token]) -> SealedCheckpoint:
-        documents = {name: token.to_json_value() for name, token in tokens.items()}
+    def _seal(
+        self, epoch: int, captured: CapturedEpoch, tokens: Mapping[str, Token], recorded: RecordedEpoch | None
+    ) -> SealedCheckpoint:
+        documents: dict[str, Any] = dict.fromkeys(recorded.given_up) if recorded else {}
+        documents |= {name: token.to_json_value() for name, token in tokens.items()}
         text = json.dumps(documents, sort_keys=True).encode()
         progress = ProgressRecord(
             timeline=self._owner.timeline,
@@ -212,6 +251,7 @@ class Coordinator:
         draft = self._draft(epoch, captured, tokens)
         # Tokens always stand in the progress chunk; the manifest repeats them while they are small.
         draft.sink_tokens = documents if len(text) <= _LARGE_TOKENS else {}
+        draft.recovery = {REPLAY: list(recorded.then)} if recorded and recorded.then else None
         return self._writer.seal(draft, progress.to_bytes(), captured.operators)
 
     def _draft(self, epoch: int, captured: CapturedEpoch, tokens: Mapping[str, Token]) -> CheckpointManifest:
@@ -225,7 +265,7 @@ class Coordinator:
         draft.sink_names = list(facts.sink_names)
         draft.pipeline_hash = draft.fingerprint = facts.fingerprint
         draft.identity = facts.identity
-        draft.sink_epochs = {name: position.epoch for name, position in self._positions.items()}
+        draft.sink_epochs = self._sink_epochs(epoch)
         draft.sink_commit_statuses = {
             name: SinkCommitStatus.PENDING if name in tokens else SinkCommitStatus.COMMITTED
             for name in self._positions
@@ -234,32 +274,18 @@ class Coordinator:
         draft.processed_records = (last.processed_records or 0) + captured.rows_in
         return draft
 
+    def _sink_epochs(self, epoch: int) -> dict[str, int]:
+        """Return where the sinks stand as far as this epoch goes: in a replay one may be ahead."""
+        return {name: min(position.epoch, epoch) for name, position in self._positions.items()}
+
     def _commit(self, epoch: int, tokens: Mapping[str, Token]) -> None:
-        def commit(name: str, sink: Sink, attempt: int) -> CommitOutcome:
-            with self._step(epoch, "commit", name):
-                return sink.commit(tokens[name])
-
-        done, failures = self._delivery.on_all(list(tokens), epoch, "commit", self._settings.commit_seconds, commit)
-        for name in done:
+        failures = self._delivery.commit(tokens, self._owner, lambda name: self._step(epoch, "commit", name))
+        for name in tokens.keys() - failures.keys():
             self._positions[name] = SinkPosition(epoch, tokens[name].range_digest)
-        unresolved = {n: e for n, e in failures.items() if not self._committed_after_all(n, tokens[n], e)}
-        if unresolved:
+        if failures:
             with contextlib.suppress(Exception):  # The statuses are for people; the failure itself matters more.
-                self._record(self._writer.last, tokens, unresolved)
-            _raise_first({name: _way_out(error) for name, error in unresolved.items()})
-
-    def _committed_after_all(self, name: str, token: Token, error: Exception) -> bool:
-        """Ask the target when nobody knows how a commit ended."""
-        if not isinstance(error, UnknownOutcome):
-            return False
-        answers, _ = self._delivery.on_all(
-            [name], token.epoch, "ask", self._settings.commit_seconds, lambda _, sink, __: sink.ledger()
-        )
-        ledger = answers.get(name)
-        if ledger is None or ledger.epoch != token.epoch or ledger.generation != self._owner.generation:
-            return False
-        self._positions[name] = SinkPosition(token.epoch, token.range_digest)
-        return True
+                self._record(self._writer.last, tokens, failures)
+            raise_first(failures)
 
     def _record(
         self,
@@ -267,16 +293,20 @@ class Coordinator:
         tokens: Mapping[str, Token],
         failures: Mapping[str, Exception] | None = None,
     ) -> None:
+        if not tokens:
+            return
         statuses = dict.fromkeys(tokens, SinkCommitStatus.COMMITTED)
         statuses |= {name: SinkCommitStatus.failed(str(error)) for name, error in (failures or {}).items()}
         update = manifest.model_copy(
             update={
                 "sink_commit_statuses": {**manifest.sink_commit_statuses, **statuses},
-                "sink_epochs": {name: position.epoch for name, position in self._positions.items()},
+                "sink_epochs": self._sink_epochs(manifest.epoch),
             }
         )
-        if tokens:
+        try:
             self._writer.updated(self._store.update_manifest(update))
+        except TransientStoreError as error:
+            _log.warning("statuses of epoch %d were not recorded, recovery asks the sinks: %s", manifest.epoch, error)
 
     def _report(
         self,
@@ -310,13 +340,21 @@ class Coordinator:
             self._steps[step if sink is None else f"{step}:{sink}"] = elapsed()
 
 
-def _way_out(error: Exception) -> Exception:
-    """Name what a person can do about a sealed epoch whose sink will not show it."""
-    if isinstance(error, Fenced):
-        return error
-    return SinkError(f"{error}. The epoch is sealed: repair the target and start again, or see 'holdfast resolve'")
-
-
-def _raise_first(failures: Mapping[str, Exception]) -> None:
-    for error in failures.values():
-        raise error
+def _compare_with_record(
+    recorded: RecordedEpoch, rows: Mapping[str, Rows], digest: str, sinks: Collection[str]
+) -> None:
+    """Stop a replay that reads another range, or gives another number of rows, than what was sealed."""
+    if recorded.tokens is None:
+        return
+    expected = dict.fromkeys(recorded.without_rows, 0)
+    for name, token in recorded.tokens.items():
+        expected[name] = token.rows
+        if token.range_digest != digest:
+            raise ReplayMismatch(f"epoch {recorded.epoch} would be replayed with another source range than it had")
+    for name in expected.keys() & set(sinks):
+        found = rows[name].count if name in rows else 0
+        if found != expected[name]:
+            raise ReplayMismatch(
+                f"replaying epoch {recorded.epoch} gave {found} rows for sink '{name}', which was given "
+                f"{expected[name]} of it: the query is not deterministic, or its input changed"
+            )

@@ -1,12 +1,20 @@
 """A person's word about a pipeline: approving a change, and what to do with an epoch that a sink does not show."""
 
+import contextlib
+import os
 import re
+from collections.abc import Iterator
+from typing import Any
 
-from holdfast.core.entries import SinkCommitStatus
-from holdfast.engine.recovery import decide_recovery
-from holdfast.engine.resolution import approve, discard_epoch
+from holdfast.core.contracts import Sink, SinkContext
+from holdfast.engine.places import spool_directory
+from holdfast.engine.resolution import OwedEpoch, approve, discard_epoch, epoch_to_file, owed_epoch
 from holdfast.errors import InvalidRequest
-from holdfast.interfaces.run_reports import ApprovalReceipt, ResolutionReceipt
+from holdfast.interfaces import late
+from holdfast.interfaces.archive import translated
+from holdfast.interfaces.opening import open_service
+from holdfast.interfaces.pipeline_file import PipelineFile
+from holdfast.interfaces.run_reports import ApprovalReceipt, ResolutionReceipt, SavedRows
 from holdfast.stores.store import DurableCheckpointStore
 
 _FINGERPRINT = re.compile(r"[0-9a-fA-F]{1,16}")
@@ -29,14 +37,43 @@ def discard(store: DurableCheckpointStore, sink: str, epoch: int, reason: str) -
     return ResolutionReceipt(store.describe(), sink, epoch, "discard", outcome, fence.checkpoint_id)
 
 
-def check_owed(store: DurableCheckpointStore, sink: str, epoch: int) -> None:
-    """Refuse unless the newest good checkpoint is of this epoch and the sink is not known to show it."""
-    chosen = decide_recovery(store).chosen
-    status = None if chosen is None else chosen.sink_commit_statuses.get(sink)
-    if chosen is None or status is None:
-        raise InvalidRequest(f"the newest checkpoint of {store.describe()} knows no sink '{sink}'")
-    if chosen.epoch != epoch or status == SinkCommitStatus.COMMITTED:
-        raise InvalidRequest(
-            f"sink '{sink}' is owed nothing of epoch {epoch}: the newest checkpoint is of epoch {chosen.epoch} "
-            f"and says {status}"
-        )
+def to_file(file: PipelineFile, sink: str, epoch: int, path: str, reason: str | None) -> ResolutionReceipt:
+    """Put what was sealed for a sink into a file instead of the sink. Needs no Spark: the sink reads its own rows."""
+    row_file = late.connector("row_file")
+    row_file.check_path(path)
+    store = open_service(file.store, write=True).store
+    owed = owed_epoch(store, sink, epoch)
+    schema = row_file.read_schema(owed.schema)
+    row_file.check_columns(path, schema)
+
+    def write(rows: Any) -> Any:
+        with translated(f"cannot write {path}"):
+            return row_file.write_row_file(rows, path)
+
+    with _bound(file, store, owed, schema) as target:
+        done = epoch_to_file(store, owed, target, write, reason=reason)
+    saved = done.file
+    before = ", which was there already with the same content" if saved.existed else ""
+    return ResolutionReceipt(
+        store=store.describe(),
+        sink=sink,
+        epoch=epoch,
+        action="to-file",
+        outcome=f"not shown there, its rows are in {saved.path}{before}",
+        checkpoint_id=done.fence.checkpoint_id,
+        file=SavedRows(saved.path, saved.rows, saved.bytes, saved.sha256),
+        note=None if done.doubt is None else file.environment.redact(done.doubt),
+    )
+
+
+@contextlib.contextmanager
+def _bound(file: PipelineFile, store: DurableCheckpointStore, owed: OwedEpoch, schema: Any) -> Iterator[Sink]:
+    """Lend the sink as the file describes it, bound to the columns that were sealed with the epoch."""
+    entry = next((entry for entry in file.sinks if entry.name == owed.sink), None)
+    if entry is None:
+        raise InvalidRequest(f"{file.path} has no sink '{owed.sink}', whose settings say where its rows are")
+    spool = os.path.join(spool_directory(store, file.name), owed.sink)
+    output_mode = str(file.settings.get("output_mode", "append"))
+    entry.sink.bind(SinkContext(owed.sink, file.name, schema, output_mode, spool))
+    with contextlib.closing(entry.sink):
+        yield entry.sink

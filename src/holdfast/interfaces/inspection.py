@@ -182,7 +182,7 @@ def _sinks(manifest: CheckpointManifest) -> tuple[SinkState, ...]:
             status=statuses[name].kind if name in statuses else None,
             message=statuses[name].message if name in statuses else None,
             epoch=epochs.get(name),
-            has_token=name in manifest.sink_tokens,
+            has_token=manifest.sink_tokens.get(name) is not None,
         )
         for name in sorted({*manifest.sink_names, *statuses, *epochs})
     )

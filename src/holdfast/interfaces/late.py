@@ -20,6 +20,11 @@ def sinks() -> ModuleType:
     return importlib.import_module("holdfast.sinks")
 
 
+def connector(name: str) -> ModuleType:
+    """Return a module of `holdfast.connectors`."""
+    return importlib.import_module(f"holdfast.connectors.{name}")
+
+
 def spark(name: str) -> ModuleType:
     """Return a module of `holdfast.spark`."""
     try:

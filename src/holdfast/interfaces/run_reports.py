@@ -70,8 +70,18 @@ class ApprovalReceipt(Record):
 
 
 @dataclass(frozen=True)
+class SavedRows(Record):
+    """Rows of an epoch, in a file."""
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
 class ResolutionReceipt(Record):
-    """A sealed epoch that a sink did not show was given up, or is shown now."""
+    """A sealed epoch that a sink did not show was given up, is in a file, or is shown now."""
 
     store: str
     sink: str
@@ -80,6 +90,9 @@ class ResolutionReceipt(Record):
     outcome: str
     checkpoint_id: int
     """The fence that records it."""
+    file: SavedRows | None = None
+    note: str | None = None
+    """What a person should know besides."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from holdfast.errors import (
 )
 from holdfast.interfaces import inspection
 from holdfast.interfaces.comparison import Difference, Side, compare
+from holdfast.interfaces.history import EpochHistory, StartHistory, StartRecord, epoch_history, start_history
 from holdfast.interfaces.inspection import Loaded, Surroundings
 from holdfast.interfaces.reports import (
     CheckpointReport,
@@ -172,6 +173,23 @@ class CheckpointService:
         """Return what changed from one checkpoint to another."""
         sides = [Side(manifest, self._catalog(manifest)[0]) for manifest in map(self.manifest, (before, after))]
         return compare(self.store.describe(), sides[0], sides[1], self.store.sidecars())
+
+    def history(self, last: int | None = None) -> EpochHistory:
+        """Return the epochs that history knows, or the newest `last`: also those whose checkpoints were pruned."""
+        return epoch_history(self.store, last)
+
+    def recoveries(self, last: int | None = None) -> StartHistory:
+        """Return the starts that history knows, or the newest `last`."""
+        return start_history(self.store, last)
+
+    def recovery(self, reference: str) -> StartRecord:
+        """Return the start whose fence has this id, or the `latest`."""
+        for start in reversed(self.recoveries().recoveries):
+            if start.fence_id is not None and reference in (LATEST, str(start.fence_id)):
+                return start
+        raise InvalidRequest(
+            f"history knows no start that sealed fence {reference}; 'holdfast recoveries' shows those it knows"
+        )
 
     # Judging
 

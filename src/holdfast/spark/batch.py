@@ -7,10 +7,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.core.contracts import Rows
 from holdfast.core.entries import ConnectorCheckpoint
+from holdfast.core.manifest import CheckpointManifest
 from holdfast.engine.coordinator import CapturedEpoch
+from holdfast.errors import PipelineError
 from holdfast.spark.definition import BuiltQuery, Definition, evaluate_views
-from holdfast.spark.plan_facts import WatermarkTracker, read_plan_facts
-from holdfast.spark.rows import SMALL_ROWS, ComputedBatch, tagged_union
+from holdfast.spark.plan_facts import PlanReader, WatermarkTracker
+from holdfast.spark.rows import ComputedBatch, tagged_union, without_stale_order
 from holdfast.spark.workdir import WorkingDirectory
 
 
@@ -23,11 +25,15 @@ class BatchReader:
         built: BuiltQuery,
         spark: SparkSession,
         directory: WorkingDirectory,
-        watermark_ms: int,
+        chosen: CheckpointManifest | None,
+        schema_parts: Mapping[str, bytes],
     ) -> None:
         self.definition, self.built, self.directory = definition, built, directory
+        self.schema_parts = schema_parts
         self._spark = spark
-        self.watermarks = WatermarkTracker(watermark_ms)
+        self._watermarks = WatermarkTracker((chosen.watermark or 0) if chosen else 0)
+        self._source_watermarks = dict(chosen.source_watermarks) if chosen else {}
+        self.plans = PlanReader()
         self.expect_small = False
         """Whether the batches before were small, so that the next one is brought here while it is computed."""
 
@@ -36,6 +42,35 @@ class BatchReader:
         """The inputs of the query that carry a watermark, in plan order."""
         sources = self.definition.sources
         return tuple(name for name in self.built.inputs if name in sources and sources[name].watermark)
+
+    def query_starts(self) -> None:
+        """Forget what Spark forgets when a query starts: how far each watermarked input had come."""
+        self._watermarks = WatermarkTracker(self._watermarks.current_ms)
+
+    def check_watermark(self, batch: int, *, replayed: bool) -> None:
+        """Stop if Spark runs a batch with another watermark than the one we sealed for it.
+
+        Then a restart from our checkpoint would close windows at another time. A recorded range brings its own,
+        which may be ahead: the run that recorded it remembered more about its inputs than a replay can.
+        """
+        theirs, ours = self.directory.offsets(batch).watermark_ms, self._watermarks.current_ms
+        if theirs < ours or (theirs > ours and not replayed):
+            raise PipelineError(
+                f"Spark runs epoch {batch + 1} with watermark {theirs}, the checkpoint before it says {ours}: "
+                "stopping before any harm. This is a fault in Holdfast, please report it"
+            )
+        self._watermarks.begin(theirs)
+
+    def next_watermark(self, batch: int, observed_ms: tuple[int | None, ...]) -> int:
+        """Take what a batch saw, return the watermark of the next."""
+        return self._watermarks.advance(observed_ms, self.directory.offsets(batch).watermark_policy)
+
+    def source_watermarks(self, observed_ms: tuple[int | None, ...]) -> dict[str, int]:
+        """Return how far each source has come in event time; one that was idle stays where it was."""
+        for name, value in zip(self.watermarked_inputs, observed_ms, strict=False):
+            if value is not None:
+                self._source_watermarks[name] = max(value, self._source_watermarks.get(name, value))
+        return dict(self._source_watermarks)
 
     def java_query(self) -> Any:
         """Return Spark's own object for the query that runs on this thread."""
@@ -73,10 +108,13 @@ class MicroBatch:
     def rows(self) -> Mapping[str, Rows]:
         """Compute the batch, once."""
         reader = self._reader
-        frame = self._fanned_out() if reader.built.fan_out else self._frame
+        frame = self._fanned_out() if reader.built.fan_out else without_stale_order(self._frame)
         outputs = reader.definition.outputs
-        self._computed = ComputedBatch(frame, outputs, expect_small=reader.expect_small)
-        reader.expect_small = self._computed.total <= SMALL_ROWS // 2
+        schemas = {output: reader.built.schemas[output] for output in outputs}
+        self._computed = ComputedBatch(
+            frame, schemas, expect_small=reader.expect_small, collect_bytes=reader.definition.collect_bytes
+        )
+        reader.expect_small = self._computed.next_is_small
         by_output = {output: self._computed.rows(output) for output in outputs}
         found = {sink.name: by_output[sink.output] for sink in reader.definition.sinks.values()}
         return {name: rows for name, rows in found.items() if rows is not None}
@@ -91,17 +129,15 @@ class MicroBatch:
     def capture(self) -> CapturedEpoch:
         """Read what Spark left in the working directory and in its plan."""
         reader = self._reader
-        facts = read_plan_facts(reader.java_query())
-        watermark = reader.watermarks.advance(facts.watermarks_ms)
+        facts = reader.plans.read(reader.java_query())
+        watermark = reader.next_watermark(self._batch, facts.watermarks_ms)
         capture = reader.directory.capture(self._batch, watermark, facts.state_ids or None)
         rows_in = dict(zip(reader.built.inputs, facts.rows_read, strict=False))
-        watermarked = reader.watermarked_inputs
-        event_times = dict(zip(watermarked, facts.watermarks_ms, strict=False))
         return CapturedEpoch(
-            parts=capture.parts,
+            parts={**capture.parts, **reader.schema_parts},
             operators=capture.operators,
             source_offsets=reader.source_offsets(capture.offsets.sources, self.epoch),
-            source_watermarks={name: value for name, value in event_times.items() if value is not None},
+            source_watermarks=reader.source_watermarks(facts.watermarks_ms),
             watermark_ms=watermark if facts.watermarks_ms else None,
             rows_in=sum(rows_in.values()),
         )

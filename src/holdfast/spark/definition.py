@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.core.contracts import Sink
 from holdfast.core.sources import SourceSpec
 from holdfast.errors import PipelineDefinitionError
-from holdfast.spark.rows import OUTPUT_COLUMN, tagged_union
+from holdfast.spark.rows import COLLECT_BYTES, OUTPUT_COLUMN, tagged_union
 
 Query = str | Callable[..., DataFrame]
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
@@ -68,6 +68,7 @@ class Definition:
     output_mode: str = "append"
     state: str = "rocksdb"
     state_partitions: int = 2
+    collect_bytes: int = COLLECT_BYTES
     sources: dict[str, SourceDefinition] = field(default_factory=dict)
     views: dict[str, ViewDefinition] = field(default_factory=dict)
     sinks: dict[str, SinkDefinition] = field(default_factory=dict)

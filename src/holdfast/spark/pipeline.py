@@ -14,9 +14,11 @@ from holdfast.core.sources import SourceSpec
 from holdfast.engine.delivery import DeliverySettings
 from holdfast.engine.events import LogObserver, Observer, Observers
 from holdfast.engine.identity import OnChange
+from holdfast.engine.places import local_base, spool_directory
 from holdfast.engine.startup import Start, StartOptions
 from holdfast.errors import PipelineDefinitionError
 from holdfast.spark.definition import Definition, Query
+from holdfast.spark.rows import COLLECT_BYTES
 from holdfast.spark.runner import Runner
 from holdfast.spark.session import STATE_STORES, check_session, local_session
 from holdfast.stores.store import DurableCheckpointStore
@@ -31,7 +33,8 @@ class Pipeline:
 
     `store` is a path, a URL or an open store. Without `spark` a local session is used. `state` is where Spark
     keeps operator state: "rocksdb", or "memory" for small state. `work_dir` is where Spark's working directory
-    goes; it is a cache, and may be deleted between runs.
+    goes; it is a cache, and may be deleted between runs. Epochs of up to about `collect_bytes` are brought into this
+    process and written from here, larger ones by Spark's own writers.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Pipeline:
         state_partitions: int = 2,
         retain: int = 10,
         inline_threshold: int = 4096,
+        collect_bytes: int = COLLECT_BYTES,
         trigger: str | None = None,
         work_dir: str | os.PathLike[str] | None = None,
         on_change: str = "approve",
@@ -56,7 +60,7 @@ class Pipeline:
         _one_of("output_mode", output_mode, _MODES)
         _one_of("state", state, tuple(STATE_STORES))
         _one_of("on_change", on_change, tuple(OnChange))
-        self._definition = Definition(name, output_mode, state, state_partitions)
+        self._definition = Definition(name, output_mode, state, state_partitions, collect_bytes)
         self._store_given = store
         self._spark = spark
         self._guarantee = guarantee
@@ -142,7 +146,7 @@ class Pipeline:
             spark,
             store,
             self._work_root(store),
-            os.path.join(self._local_base(store), "spool"),
+            spool_directory(store, self.name),
             options=options,
             delivery=self._delivery,
             observer=Observers([LogObserver(), *observers]),
@@ -162,12 +166,7 @@ class Pipeline:
             if "://" in self._work_dir:
                 raise PipelineDefinitionError(f"work_dir '{self._work_dir}' is not a local directory")
             return os.path.abspath(self._work_dir)
-        return os.path.join(self._local_base(store), "work")
-
-    def _local_base(self, store: DurableCheckpointStore) -> str:
-        """Return where local files go: beside the checkpoints, or below ./.holdfast when those are elsewhere."""
-        place = store.describe()
-        return os.path.abspath(place if "://" not in place else os.path.join(".holdfast", self.name))
+        return os.path.join(local_base(store, self.name), "work")
 
 
 class Handle:

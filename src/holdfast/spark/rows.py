@@ -5,11 +5,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 OUTPUT_COLUMN = "_holdfast_output"
-SMALL_ROWS = 20_000
+COLLECT_BYTES = 256 * 1024 * 1024
+"""What is brought into this process unless told otherwise: up to here, its writers are quicker than Spark's."""
+_HEADROOM = 4
+"""How much larger than the batch before a batch may be, without surprise."""
+_SAMPLE_ROWS = 1000
 
 
 class ArrowRows:
@@ -17,9 +22,8 @@ class ArrowRows:
 
     small = True
 
-    def __init__(self, table: pa.Table, frame: DataFrame) -> None:
-        self._table = table
-        self._frame = frame
+    def __init__(self, table: pa.Table, schema: StructType, session: SparkSession) -> None:
+        self._table, self._schema, self._session = table, schema, session
 
     @property
     def count(self) -> int:
@@ -31,8 +35,8 @@ class ArrowRows:
         return self._table
 
     def dataframe(self) -> Any:
-        """Return the same rows as Spark has them cached."""
-        return self._frame
+        """Give the rows back to Spark."""
+        return self._session.createDataFrame(self._table, self._schema)
 
 
 class SparkRows:
@@ -56,41 +60,62 @@ class SparkRows:
 class ComputedBatch:
     """A batch that was computed exactly once, whatever is done with it afterwards.
 
-    A second evaluation would commit Spark's state twice, so the batch is cached and consumed whole by its first
-    action. When the batches before were small, that first action also brings the rows here.
+    A second evaluation would commit Spark's state twice. So the batch is either brought here by its only action,
+    when those before it were small, or cached and consumed whole by its first action.
     """
 
-    def __init__(self, frame: DataFrame, outputs: list[str], *, expect_small: bool) -> None:
-        self._frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+    def __init__(
+        self, frame: DataFrame, outputs: dict[str, StructType], *, expect_small: bool, collect_bytes: int
+    ) -> None:
+        self._frame = frame
+        self._collect_bytes = collect_bytes
         self._outputs = outputs
         self._table: pa.Table | None = None
+        self._cached = not expect_small
         if expect_small:
-            self._table = self._frame.toArrow()
-            self._counts = _count_arrow(self._table, outputs)
+            self._table = frame.toArrow()
+            self._counts = _count_arrow(self._table, list(outputs))
+            self._bytes = int(self._table.nbytes)
         else:
-            self._frame.write.format("noop").mode("overwrite").save()
-            self._counts = _count_cached(self._frame, outputs)
-            if sum(self._counts.values()) <= SMALL_ROWS:
-                self._table = self._frame.toArrow()
+            frame.persist(StorageLevel.MEMORY_AND_DISK)
+            self._counts = _count_cached(frame, list(outputs))
+            self._bytes = _estimated_bytes(frame, sum(self._counts.values()))
+            if self._bytes <= collect_bytes:
+                self._table = frame.toArrow()
 
     @property
-    def total(self) -> int:
-        """How many rows all outputs have together."""
-        return sum(self._counts.values())
+    def next_is_small(self) -> bool:
+        """Whether the batch after this one is expected to be small."""
+        return self._bytes * _HEADROOM <= self._collect_bytes
 
     def rows(self, output: str) -> ArrowRows | SparkRows | None:
         """Return the rows of one output, None when it has none."""
         count = self._counts[output]
         if count == 0:
             return None
-        frame = _split(self._frame, output, len(self._outputs))
         if self._table is None:
-            return SparkRows(frame, count)
-        return ArrowRows(_split_arrow(self._table, output, len(self._outputs)), frame)
+            return SparkRows(_split(self._frame, output, len(self._outputs)), count)
+        mine = _split_arrow(self._table, output, len(self._outputs))
+        return ArrowRows(mine, self._outputs[output], self._frame.sparkSession)
 
     def release(self) -> None:
-        """Let the cached rows go."""
-        self._frame.unpersist()
+        """Let cached rows go."""
+        if self._cached:
+            self._frame.unpersist()
+
+
+def without_stale_order(frame: DataFrame) -> DataFrame:
+    """Return the batch without the order Spark says it has.
+
+    After a sort aggregate (the maximum of a text) Spark 4.3 hands us a batch that claims to be ordered by a column
+    of the plan it came from, and caching such a batch fails.
+    """
+    plan = frame._jdf.queryExecution().analyzed()
+    if plan.outputOrdering().isEmpty():
+        return frame
+    session = frame.sparkSession
+    rows = session._jsparkSession.internalCreateDataFrame(plan.rdd(), frame._jdf.schema(), False)
+    return DataFrame(rows, session)
 
 
 def _count_arrow(table: pa.Table, outputs: list[str]) -> dict[str, int]:
@@ -100,7 +125,16 @@ def _count_arrow(table: pa.Table, outputs: list[str]) -> dict[str, int]:
     return {output: found.get(output, 0) for output in outputs}
 
 
+def _estimated_bytes(frame: DataFrame, rows: int) -> int:
+    """Return about how large cached rows would be here, judged by the first of them."""
+    if rows == 0:
+        return 0
+    sample = frame.limit(_SAMPLE_ROWS).toArrow()
+    return int(sample.nbytes * rows / max(sample.num_rows, 1))
+
+
 def _count_cached(frame: DataFrame, outputs: list[str]) -> dict[str, int]:
+    """Count the rows of each output. Every partition is computed and cached whole before its rows are counted."""
     if len(outputs) == 1:
         return {outputs[0]: frame.count()}
     found = {row[0]: row[1] for row in frame.groupBy(OUTPUT_COLUMN).count().collect()}

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -15,19 +16,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.clock import Clock
-from holdfast.core.contracts import SinkContext, Token
-from holdfast.core.entries import SinkCommitStatus
+from holdfast.core.contracts import SinkContext
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.engine.checkpoints import CheckpointWriter
-from holdfast.engine.coordinator import Coordinator, PipelineFacts
+from holdfast.engine.coordinator import SCHEMA_PARTS, Coordinator, PipelineFacts, RecordedEpoch
 from holdfast.engine.delivery import Delivery, DeliverySettings
-from holdfast.engine.events import Observer, Recovered, Stopped, step
+from holdfast.engine.events import Observer, Observers, Recovered, Stopped, step
+from holdfast.engine.history import HistoryObserver
 from holdfast.engine.identity import fingerprint
-from holdfast.engine.startup import RecordedEpoch, Start, StartOptions, Startup
-from holdfast.errors import CheckpointStoreError, PipelineError, ReplayMismatch
+from holdfast.engine.startup import Start, StartOptions, Startup
+from holdfast.errors import CheckpointStoreError, Fenced, PipelineError, ReplayMismatch
 from holdfast.spark.batch import BatchReader, MicroBatch
 from holdfast.spark.definition import BuiltQuery, Definition, build_query, definition_identity
 from holdfast.spark.session import configure
+from holdfast.spark.source_log import COMPACT_INTERVAL
 from holdfast.spark.workdir import WorkingDirectory, check_parts, remove_directories, restore
 from holdfast.stores.store import DurableCheckpointStore
 
@@ -55,11 +57,14 @@ class Runner:
     ) -> None:
         self.definition = definition
         self._spark, self._store, self._work_root, self._spool_root = spark, store, work_root, spool_root
-        self._options, self._settings, self._observer, self._clock = options, delivery, observer, clock
+        self._options, self._settings, self._clock = options, delivery, clock
+        self._history = HistoryObserver(store.history, clock)
+        self._observer: Observer = Observers([self._history, observer])
         self._inline_threshold, self._retain = inline_threshold, retain
         configure(spark, state=definition.state, state_partitions=definition.state_partitions)
         self.built: BuiltQuery = build_query(definition, spark)
         self._batches: BatchReader
+        self._schema_parts: dict[str, bytes] = {}
         self._coordinator: Coordinator
         self._writer: CheckpointWriter
         self._query: StreamingQuery | None = None
@@ -77,6 +82,7 @@ class Runner:
 
     def prepare(self) -> Start:
         """Recover: decide, fence, settle the sinks, restore the working directory, replay what has to be."""
+        began = self._clock.monotonic()
         sinks = {name: entry.sink for name, entry in self.definition.sinks.items()}
         self._bind_sinks()
         delivery = Delivery(sinks, self._settings, self._observer, self._clock, wrap=self._with_spark_properties)
@@ -96,8 +102,9 @@ class Runner:
         start = startup.run(lambda epoch: self._range_in(old, epoch))
         with step(self._observer, self._clock, start.epoch, "recovery.restore"):
             directory = self._restore(start, old)
-        watermark = (start.chosen.watermark or 0) if start.chosen else 0
-        self._batches = BatchReader(self.definition, self.built, self._spark, directory, watermark)
+        self._batches = BatchReader(
+            self.definition, self.built, self._spark, directory, start.chosen, self._schema_parts
+        )
         self._writer = CheckpointWriter(
             self._store, start.owner, start.fence, self._clock, inline_threshold=self._inline_threshold
         )
@@ -114,10 +121,12 @@ class Runner:
             self._clock,
         )
         self._delivery = delivery
-        self._record_settled(start)
+        when = {"at_ms": self._clock.now_ms(), "seconds": round(self._clock.monotonic() - began, 4)}
+        start = replace(start, report={**start.report, **when})
         self._observer.on_event(Recovered(start.report))
         for record in start.replays:
             self._replay(record)
+        self._add_closing_batch()
         remove_directories(self._work_root, keep=self._directory.path)
         return start
 
@@ -142,22 +151,7 @@ class Runner:
                 name, self.definition.name, schemas[entry.output], self.definition.output_mode, spool
             )
             entry.sink.bind(context)
-
-    def _record_settled(self, start: Start) -> None:
-        """Write what recovery did about the sinks into the fence, so that it reads as true."""
-        if start.chosen is None:
-            return
-        settled = [name for name in start.fence.sink_epochs if name in start.positions]
-        epochs = {name: min(start.positions[name].epoch, start.fence.epoch) for name in settled}
-        statuses = dict.fromkeys(settled, SinkCommitStatus.COMMITTED)
-        update = start.fence.model_copy(
-            update={
-                "sink_epochs": {**start.fence.sink_epochs, **epochs},
-                "sink_commit_statuses": {**start.fence.sink_commit_statuses, **statuses},
-            },
-            deep=True,
-        )
-        self._writer.updated(self._store.update_manifest(update))
+            self._schema_parts[f"{SCHEMA_PARTS}{name}"] = schemas[entry.output].serialize().to_pybytes()
 
     def _old_directories(self) -> list[str]:
         """Return what earlier generations left, newest first."""
@@ -184,11 +178,17 @@ class Runner:
         parts = dict(reader.progress(start.chosen.sidecar).parts)
         batch = start.epoch - 1
         check_parts(parts, batch)
-        directory = restore(target, parts, reader.catalog(start.chosen).files, reader, old, self.built.inputs)
+        files = reader.catalog(start.chosen).files
+        setting, default = COMPACT_INTERVAL
+        interval = int(self._spark.conf.get(setting) or default)
+        directory = restore(target, parts, files, reader, old, self.built.inputs, interval)
         self._expected_batch = batch + 1
-        if not start.replays:
-            directory.add_closing_batch(batch, start.chosen.watermark or 0)
         return directory
+
+    def _add_closing_batch(self) -> None:
+        """Make up for what every query start forgets: that a batch without data is due, to close windows."""
+        if self._expected_batch > 0:
+            self._directory.add_closing_batch(self._expected_batch - 1, self._writer.last.watermark or 0)
 
     @property
     def _directory(self) -> WorkingDirectory:
@@ -202,6 +202,7 @@ class Runner:
 
     def _start(self, trigger: Mapping[str, Any]) -> StreamingQuery:
         self._failure = None
+        self._batches.query_starts()
         self._query = (
             self.built.frame.writeStream.foreachBatch(self._on_batch)
             .outputMode(self.definition.output_mode)
@@ -229,7 +230,8 @@ class Runner:
             raise PipelineError(
                 f"Spark runs batch {batch}, expected {self._expected_batch}: stopping before any harm"
             )
-        recorded = self._recorded_tokens(batch)
+        recorded = self._recorded(batch)
+        self._batches.check_watermark(batch, replayed=recorded is not None)
         work = MicroBatch(self._batches, frame, batch)
         try:
             self._coordinator.run_epoch(work, recorded)
@@ -266,13 +268,13 @@ class Runner:
         if self._expected_batch != batch + 1:
             raise ReplayMismatch(f"epoch {record.epoch} was to be replayed, but Spark did not run it")
 
-    def _recorded_tokens(self, batch: int) -> Mapping[str, Token] | None:
+    def _recorded(self, batch: int) -> RecordedEpoch | None:
         if self._replaying is None:
             return None
         expected = self._replaying.parts[f"offsets/{batch}"].decode().split("\n")[2:]
         if list(self._directory.offsets(batch).sources) != expected:
             raise ReplayMismatch(f"Spark reads another range for epoch {batch + 1} than the recorded one")
-        return self._replaying.tokens or {}
+        return self._replaying
 
     # end
 
@@ -290,11 +292,22 @@ class Runner:
             self._raise_failure(None)
 
     def _raise_failure(self, error: PySparkException | None) -> None:
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
-        if error is not None and not self._stopping.is_set():
-            raise PipelineError(f"Spark stopped the query: {_spark_message(error)}") from error
+        failure, self._failure = self._failure, None
+        if failure is None and error is not None and not self._stopping.is_set():
+            failure = PipelineError(f"Spark stopped the query: {_spark_message(error)}")
+            failure.__cause__ = error
+        if failure is not None:
+            raise self._replaced_by(failure) or failure
+
+    def _replaced_by(self, failure: BaseException) -> Fenced | None:
+        """Whoever takes over removes our working directory: whatever failed then, this is why."""
+        if isinstance(failure, Fenced) or not isinstance(failure, Exception):
+            return None
+        with contextlib.suppress(CheckpointStoreError):
+            if (fenced := self._writer.replaced()) is not None:
+                fenced.__cause__ = failure
+                return fenced
+        return None
 
     def stop(self) -> None:
         """Finish the running epoch, then end. Nothing is cut off: recovery is for crashes."""
@@ -350,6 +363,7 @@ class Runner:
         if hasattr(self, "_delivery"):
             self._delivery.close()
         self._housekeeping.shutdown(wait=True)
+        self._history.close()
 
     def _with_spark_properties(self, work: Callable[[], object]) -> Callable[[], object]:
         """Plain threads lose what Spark keeps per thread: the query a job belongs to."""

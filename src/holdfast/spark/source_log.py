@@ -9,6 +9,8 @@ import os
 import re
 from collections.abc import Mapping
 
+COMPACT_INTERVAL = ("spark.sql.streaming.fileSource.log.compactInterval", 10)
+"""How often Spark compacts such a log: the setting, and its default."""
 _LOG_FILE = re.compile(r"^(\d+)(\.compact)?$")
 
 
@@ -60,10 +62,47 @@ def add_log_entries(root: str, parts: Mapping[str, bytes], since: Mapping[str, i
             file.write(text)
 
 
-def _entries_so_far(root: str, source: str) -> list[str]:
+def compact_as_expected(root: str, default_interval: int) -> None:
+    """Write the compact file that Spark will look for, where it is missing.
+
+    Spark notes nowhere how often it compacts: it guesses that from the compact files it finds. From the only one
+    that a restart needs it may guess otherwise than whoever wrote the log, miss a file, and refuse to start.
+    """
+    for source in _sources(root):
+        numbered = _numbered(root, source)
+        newest = max((number for number, _ in numbered), default=-1)
+        interval = _guessed_interval(sorted(number for number, compact in numbered if compact), default_interval)
+        due = (newest + 1) // interval * interval - 1
+        if due >= 0 and (due, True) not in numbered:
+            _compact(root, source, due)
+
+
+def _guessed_interval(compacted: list[int], default: int) -> int:
+    """Return how often Spark believes to compact, given which log batches were."""
+    if len(compacted) >= 2:
+        return compacted[-1] - compacted[-2]
+    if not compacted or compacted[0] + 1 <= default:
+        return compacted[0] + 1 if compacted else default
+    batches = compacted[0] + 1
+    divisors = (n for n in range(default, batches // 2 + 1) if batches % n == 0 and default < batches // 2)
+    return next(divisors, batches)
+
+
+def _compact(root: str, source: str, number: int) -> None:
+    """Turn log batch `number` into a compact file."""
+    plain = os.path.join(root, _name(source, number, False))
+    header = _read(root, _name(source, number, False)).decode().split("\n")[0]
+    text = "\n".join([header, *_entries_so_far(root, source, until=number)])
+    with open(f"{plain}.compact", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.unlink(plain)
+
+
+def _entries_so_far(root: str, source: str, until: int | None = None) -> list[str]:
     entries: list[str] = []
     for name in needed_log_files(root):
-        if os.path.dirname(name) == os.path.join("sources", source):
+        wanted = until is None or _number_of(name) <= until
+        if wanted and os.path.dirname(name) == os.path.join("sources", source):
             entries += _read(root, name).decode().split("\n")[1:]
     return entries
 

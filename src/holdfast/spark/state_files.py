@@ -50,6 +50,11 @@ class OffsetLogEntry:
         """The watermark the batch runs with."""
         return int(self.metadata.get("batchWatermarkMs", 0))
 
+    @property
+    def watermark_policy(self) -> str:
+        """How the watermark follows from those of several inputs: `min` or `max`, fixed for a query's life."""
+        return str(self.metadata.get("conf", {}).get("spark.sql.streaming.multipleWatermarkPolicy", "min"))
+
     def with_watermark(self, watermark_ms: int) -> "OffsetLogEntry":
         """Return the same range under another watermark: the batch that only closes windows."""
         return OffsetLogEntry(self.version, {**self.metadata, "batchWatermarkMs": watermark_ms}, self.sources)

@@ -11,17 +11,27 @@ import os
 import re
 import shutil
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from holdfast.core.buffers import Buffer
 from holdfast.core.sidecar import CapturedFile, StateFile
 from holdfast.errors import CorruptCheckpoint
-from holdfast.spark.source_log import add_log_entries, log_position, needed_log_files, new_log_entries
+from holdfast.spark.source_log import (
+    COMPACT_INTERVAL,
+    add_log_entries,
+    compact_as_expected,
+    log_position,
+    needed_log_files,
+    new_log_entries,
+)
 from holdfast.spark.state_files import OffsetLogEntry, StateIds, commit_log_entry, operator_files
 from holdfast.stores.state_reader import StateReader
 
 SOURCES_OPERATOR = "holdfast.sources"
 _ROOT_PART = "root"
+_PARALLEL_FILES = 8
+"""Reading, hashing and writing happen outside Python's lock; on object storage each file is a round trip."""
 _LOG_OFFSET = re.compile(r'"logOffset":\s*(\d+)')
 _V2_METADATA = re.compile(r"^state/\d+/_metadata/v2/")
 
@@ -42,6 +52,7 @@ class WorkingDirectory:
 
     path: str
     inputs: tuple[str, ...] = ()
+    compact_interval: int = COMPACT_INTERVAL[1]
     _digests: dict[str, tuple[int, str]] = field(default_factory=dict)
     _logged: dict[str, int] = field(default_factory=dict)
 
@@ -101,6 +112,7 @@ class WorkingDirectory:
     def write_offsets(self, batch: int, text: bytes, log_parts: dict[str, bytes]) -> None:
         """Make Spark run exactly this range as `batch` at its next start."""
         add_log_entries(self.path, log_parts, self._logged)
+        compact_as_expected(self.path, self.compact_interval)
         self._write(f"offsets/{batch}", text)
 
     def add_closing_batch(self, batch: int, next_watermark_ms: int) -> bool:
@@ -144,28 +156,36 @@ def restore(
     reader: StateReader,
     old_directories: Iterable[str] = (),
     inputs: tuple[str, ...] = (),
+    compact_interval: int = COMPACT_INTERVAL[1],
 ) -> WorkingDirectory:
     """Rebuild a working directory from a checkpoint, in a place where nothing is.
 
     A file of an old working directory is linked instead of read from the store, after its digest was compared.
     """
     os.makedirs(target)
-    directory = WorkingDirectory(target, inputs)
-    old = list(old_directories)
-    for file in files:
+    directory = WorkingDirectory(target, inputs, compact_interval)
+    old, wanted = list(old_directories), list(files)
+    for folder in {os.path.dirname(file.path) for file in wanted}:
+        os.makedirs(os.path.join(target, folder), exist_ok=True)
+
+    def restore_file(file: StateFile) -> None:
         path = os.path.join(target, file.path)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
         if _V2_METADATA.match(file.path):
             _write_rebased(path, reader.read(file), parts[_ROOT_PART].decode(), target)
-        elif not _link_verified(file, path, old):
+            return
+        if not _link_verified(file, path, old):
             with open(path, "wb") as out:
                 for piece in reader.stream(file):
                     out.write(piece)
-        if not _V2_METADATA.match(file.path):
-            directory._digests[file.path] = (file.size, file.sha256)
+        directory._digests[file.path] = (file.size, file.sha256)
+
+    with ThreadPoolExecutor(_PARALLEL_FILES) as pool:
+        for done in [pool.submit(restore_file, file) for file in wanted]:
+            done.result()
     for name, data in parts.items():
         if name.startswith(("offsets/", "commits/")) or name == "metadata":
             directory._write(name, data)
+    compact_as_expected(target, compact_interval)
     directory.captured()
     return directory
 

@@ -4,6 +4,7 @@
     <prefix>/manifests/latest.json                 a hint
     <prefix>/checkpoints/state-000042.bin          the sidecar
     <prefix>/checkpoints/state-000042-<attempt>.bin
+    <prefix>/history/<name>                        segments of history; nothing else depends on them
 
 A small sidecar is created only if absent. When another one stands there, or when it is too large for one
 conditional request, it goes up under a name of its own: two writers that fight for an id never share a sidecar,
@@ -216,6 +217,27 @@ class BucketMedium:
         for name in probes:
             self._objects.delete(self._key(_PROBES, name))
         return len(probes)
+
+    def write_segment(self, name: str, data: bytes, *, durable: bool) -> None:
+        """Create; whoever created it before wrote the same bytes. An object that can be read is durable."""
+        with contextlib.suppress(ObjectExists):
+            self._objects.create(self._segment(name), data)
+
+    def segments(self) -> dict[str, int]:
+        """List the segments."""
+        return dict(sorted(self._objects.list(self._key("history")).items()))
+
+    def read_segment(self, name: str) -> bytes | None:
+        """Get a segment."""
+        stored = self._objects.read(self._segment(name))
+        return None if stored is None else stored.data
+
+    def remove_segment(self, name: str) -> None:
+        """Delete a segment."""
+        self._objects.delete(self._segment(name))
+
+    def _segment(self, name: str) -> str:
+        return self._key("history", name)
 
     def _manifest(self, checkpoint_id: int) -> str:
         return self._key("manifests", manifest_name(checkpoint_id))

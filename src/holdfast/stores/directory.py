@@ -6,6 +6,7 @@
     checkpoints/latest.txt                    a hint
     checkpoints/.staging/<attempt>/           a checkpoint being written, or one being removed
     checkpoints/.lock                         held for a moment around every change but the seal
+    history/<name>                            segments of history; nothing else depends on them
 
 A checkpoint is written into a staging directory of its own, flushed, and renamed into place as a whole: the
 rename is the seal. It fails when the name is taken, because a directory that is not empty cannot be replaced.
@@ -40,6 +41,7 @@ class DirectoryMedium:
         self._staging = os.path.join(self._root, ".staging")
         self._lock = os.path.join(self._root, ".lock")
         self._pointer = os.path.join(self._root, "latest.txt")
+        self._history = os.path.join(base, "history")
         self._held: dict[str, list[NewFile]] = {}
 
     def describe(self) -> str:
@@ -320,7 +322,7 @@ class DirectoryMedium:
                 path = os.path.join(self._staging, entry)
                 if not self._is_held(path):
                     removed += self._delete_directory(path)
-            removed += self._sweep_temporaries(self._root)
+            removed += self._sweep_temporaries(self._root) + self._sweep_temporaries(self._history)
             for id in self.ids():
                 directory = self._checkpoint(id)
                 removed += self._sweep_temporaries(directory)
@@ -329,10 +331,12 @@ class DirectoryMedium:
         return removed
 
     def _sweep_temporaries(self, directory: str) -> int:
-        temporaries = [name for name in self._entries(directory) if name.endswith(_TEMPORARY)]
-        for name in temporaries:
-            self._disk.unlink(os.path.join(directory, name))
-        return len(temporaries)
+        """Delete temporary files that nobody holds: a segment is written without the lock."""
+        names = (name for name in self._entries(directory) if name.endswith(_TEMPORARY))
+        dead = [path for name in names if not self._disk.is_held(path := os.path.join(directory, name))]
+        for path in dead:
+            self._disk.unlink(path)
+        return len(dead)
 
     def _is_held(self, directory: str) -> bool:
         return any(self._disk.is_held(os.path.join(directory, name)) for name in self._entries(directory))
@@ -358,6 +362,53 @@ class DirectoryMedium:
                 raise
             return False
         return True
+
+    def write_segment(self, name: str, data: bytes, *, durable: bool) -> None:
+        """Write under a name of this attempt alone, and rename into place; no lock that an epoch could wait for."""
+        path = os.path.join(self._history, name)
+        temporary = f"{path}.{new_token()}{_TEMPORARY}"
+        with _translated(f"cannot write {name}"):
+            if not self._disk.exists(self._history):
+                with contextlib.suppress(FileExistsError):
+                    self._disk.make_directory(self._history)
+            file = self._disk.create(temporary)
+            try:
+                file.write(data)
+                if durable:
+                    file.sync()
+                self._disk.rename(temporary, path)  # Still held, so that no sweep takes it for a dead writer's.
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._disk.unlink(temporary)
+                raise
+            finally:
+                file.close()
+            if durable:
+                self._disk.sync_directory(self._history)
+                self._disk.sync_directory(self._base)
+
+    def segments(self) -> dict[str, int]:
+        """List history/, without what is being written."""
+        sizes = {}
+        with _translated(f"cannot list the history of {self._base}"):
+            for name in self._entries(self._history):
+                if not name.endswith(_TEMPORARY):
+                    with contextlib.suppress(FileNotFoundError):  # Merged with others a moment ago.
+                        sizes[name] = self._disk.size(os.path.join(self._history, name))
+        return sizes
+
+    def read_segment(self, name: str) -> bytes | None:
+        """Read a whole file."""
+        with _translated(f"cannot read {name}"):
+            try:
+                return self._disk.read(os.path.join(self._history, name))
+            except FileNotFoundError:
+                return None
+
+    def remove_segment(self, name: str) -> None:
+        """Delete a file."""
+        with _translated(f"cannot remove {name}"), contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(os.path.join(self._history, name))
 
     def _checkpoint(self, checkpoint_id: int) -> str:
         return os.path.join(self._root, checkpoint_name(checkpoint_id))

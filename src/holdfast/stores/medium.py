@@ -37,7 +37,7 @@ class Staged:
 
 
 class Medium(Protocol):
-    """Storage for manifests, sidecars and one pointer."""
+    """Storage for manifests, sidecars and one pointer; beside them, small segments of history."""
 
     def describe(self) -> str:
         """Return where this is, fit for a message: no credentials."""
@@ -112,4 +112,23 @@ class Medium(Protocol):
 
     def sweep(self) -> int:
         """Remove leftovers of dead writers (temporary files, empty directories); return how many."""
+        ...
+
+    def write_segment(self, name: str, data: bytes, *, durable: bool) -> None:
+        """Write a segment, whole or not at all; `durable` makes it survive a power loss before this returns.
+
+        One name always means the same bytes: writing it again is fine.
+        """
+        ...
+
+    def segments(self) -> dict[str, int]:
+        """Return the name and size of every segment, in the order of their names, from one listing."""
+        ...
+
+    def read_segment(self, name: str) -> bytes | None:
+        """Return a segment's bytes, None when there is none."""
+        ...
+
+    def remove_segment(self, name: str) -> None:
+        """Remove a segment; one that is not there is fine."""
         ...

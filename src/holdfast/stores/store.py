@@ -22,6 +22,7 @@ from holdfast.errors import (
     ManifestFormatError,
     TransientStoreError,
 )
+from holdfast.stores.history import History
 from holdfast.stores.medium import AlreadySealed, Medium, Staged, VersionChanged
 from holdfast.stores.retention import Retention
 from holdfast.stores.state_reader import StateReader
@@ -48,6 +49,7 @@ class DurableCheckpointStore:
         self._verifier = Verifier(medium, vnode_count)
         self._retention = Retention(medium, self._verifier)
         self.state_reader = StateReader(medium)
+        self.history = History(medium)
 
     def describe(self) -> str:
         """Return where the store is, fit for a message."""
@@ -92,7 +94,7 @@ class DurableCheckpointStore:
         size = self._medium.sidecar_size(name)
         if size is None and self.newest_id() >= manifest.checkpoint_id:
             # Whoever sealed that id may well have pruned what we wanted to go on from: it is theirs now.
-            raise self._fenced(manifest.checkpoint_id)
+            raise self.fenced(manifest.checkpoint_id)
         if size is None:
             states = ", ".join(f"'{o}'" for o, state in sorted(manifest.operator_states.items()) if state.external)
             raise InvalidRequest(
@@ -130,7 +132,7 @@ class DurableCheckpointStore:
             for id in reversed(ids):
                 if id > sealed.checkpoint_id and self._overtakes(id, sealed):
                     self._withdraw(sealed)
-                    raise self._fenced(id, f"checkpoint {sealed.checkpoint_id} came too late: checkpoint {id}")
+                    raise self.fenced(id, f"checkpoint {sealed.checkpoint_id} came too late: checkpoint {id}")
 
     def _overtakes(self, checkpoint_id: int, sealed: CheckpointManifest) -> bool:
         try:
@@ -170,7 +172,7 @@ class DurableCheckpointStore:
     def _already_ours(self, sealed: CheckpointManifest) -> CheckpointManifest:
         existing = self._same_decision(sealed)
         if existing is None:
-            raise self._fenced(sealed.checkpoint_id)
+            raise self.fenced(sealed.checkpoint_id)
         self._after_seal(sealed)
         return existing
 
@@ -185,7 +187,8 @@ class DurableCheckpointStore:
         self._medium.confirm(sealed.checkpoint_id)
         return existing
 
-    def _fenced(self, checkpoint_id: int, what: str = "") -> Fenced:
+    def fenced(self, checkpoint_id: int, what: str = "") -> Fenced:
+        """Return the error for whoever finds an id taken: it names who took it."""
         owner: dict[str, object] = {}
         try:
             if (winner := self.load_by_id(checkpoint_id)) is not None:
@@ -225,7 +228,7 @@ class DurableCheckpointStore:
             self._medium.create_sidecar(checkpoint_id, chunks, total)
         except AlreadySealed:
             if not self._holds_same_bytes(sidecar_name(checkpoint_id), chunks, total):
-                raise self._fenced(checkpoint_id) from None
+                raise self.fenced(checkpoint_id) from None
             self._medium.confirm(checkpoint_id)
 
     def _holds_same_bytes(self, name: str, chunks: Iterable[Buffer], total: int) -> bool:

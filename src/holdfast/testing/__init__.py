@@ -1,4 +1,4 @@
-"""Doubles for tests, ours and yours: a disk that loses power, a bucket that fails, a clock that waits for you.
+"""Doubles for tests, ours and yours: a disk that loses power, a bucket and a sink that fail, a source without Spark.
 
     disk = SimulatedDisk()
     store = DurableCheckpointStore(DirectoryMedium("/store", CrashingDisk(disk, CrashPoint(12))))
@@ -37,6 +37,8 @@ from holdfast.testing.power import (
     single_losses,
 )
 from holdfast.testing.recording import RecordedCall, RecordingStore
+from holdfast.testing.recording_sink import RecordedTarget, RecordingSink, ShownEpoch, SinkCall, TargetState, Trouble
+from holdfast.testing.scripted_source import ScriptedEpoch, ScriptedRows, ScriptedSource
 from holdfast.testing.turns import Gate, Outcome, Slot, Turns
 
 __all__ = [
@@ -66,10 +68,19 @@ __all__ = [
     "Outcome",
     "PowerLoss",
     "RecordedCall",
+    "RecordedTarget",
+    "RecordingSink",
     "RecordingStore",
+    "ScriptedEpoch",
+    "ScriptedRows",
+    "ScriptedSource",
+    "ShownEpoch",
     "SimulatedCrash",
     "SimulatedDisk",
+    "SinkCall",
     "Slot",
+    "TargetState",
+    "Trouble",
     "Turns",
     "When",
     "seeded_loss",

@@ -16,6 +16,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from holdfast.interfaces.cli.human_history import print_epochs, print_start, print_starts
 from holdfast.interfaces.cli.human_report import print_difference, print_report
 from holdfast.interfaces.cli.output import ByteProgress, Output
 from holdfast.interfaces.cli.phrases import (
@@ -29,6 +30,7 @@ from holdfast.interfaces.cli.phrases import (
 )
 from holdfast.interfaces.cli.screen import Cell, Screen, console_on, styled
 from holdfast.interfaces.comparison import Difference
+from holdfast.interfaces.history import EpochHistory, StartHistory, StartRecord
 from holdfast.interfaces.reports import (
     CheckpointReport,
     ExportReceipt,
@@ -100,6 +102,18 @@ class HumanOutput(Output):
     def difference(self, difference: Difference) -> None:
         """Print what changed in sections."""
         print_difference(self._screen, difference)
+
+    def epoch_history(self, history: EpochHistory) -> None:
+        """Print one line per epoch."""
+        print_epochs(self._screen, history)
+
+    def start_history(self, history: StartHistory) -> None:
+        """Print one line per start."""
+        print_starts(self._screen, history)
+
+    def start_record(self, start: StartRecord) -> None:
+        """Print what a start found and did, in sections."""
+        print_start(self._screen, start)
 
     def verification(self, verification: Verification) -> None:
         """Print a line per checkpoint, its problems below it, and the verdict last."""
@@ -226,6 +240,11 @@ class HumanOutput(Output):
     def resolved(self, receipt: ResolutionReceipt) -> None:
         """Print what became of the epoch."""
         self._screen.line(f"sink {receipt.sink}, epoch {receipt.epoch}: {receipt.outcome}")
+        if receipt.file is not None:
+            size = f"{counted(receipt.file.rows, 'row')}, {size_text(receipt.file.bytes)}"
+            self._screen.line(f"{size}, verified, sha256 {receipt.file.sha256}")
+        if receipt.note is not None:
+            self._screen.line(styled("note", "yellow"), f": {receipt.note}")
         self._screen.line(f"recorded in fence {receipt.checkpoint_id} of {receipt.store}")
 
     def exported_to_spark(self, receipt: SparkExportReceipt) -> None:

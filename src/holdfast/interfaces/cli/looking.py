@@ -1,4 +1,4 @@
-"""Commands that look: list, show, diff."""
+"""Commands that look: list, show, diff, history, recoveries."""
 
 from typing import Annotated
 
@@ -10,12 +10,17 @@ from holdfast.interfaces.cli.running import reporting
 from holdfast.interfaces.opening import open_service
 from holdfast.interfaces.service import LATEST
 
+Newest = Annotated[int, typer.Option("--last", metavar="N", min=1, help="Only the newest N.")]
+_SHOWN = 20
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command("list", cls=StoreCommand, short_help="List the checkpoints of a store.")(list_checkpoints)
     app.command("show", cls=StoreCommand, short_help="Report on one checkpoint.")(show)
     app.command("diff", cls=StoreCommand, short_help="Show what changed between two checkpoints.")(diff)
+    app.command("history", cls=StoreCommand, short_help="List the epochs, also those that were pruned.")(history)
+    app.command("recoveries", cls=StoreCommand, short_help="List the starts, or report on one.")(recoveries)
 
 
 def list_checkpoints(
@@ -62,3 +67,35 @@ def diff(
     """Show what changed from checkpoint A to checkpoint B."""
     with reporting(json) as output:
         output.difference(open_service(store).compare(before, after))
+
+
+def history(store: Store, last: Newest = _SHOWN, json: Json = False) -> None:
+    """List the epochs of a pipeline, oldest first, from the history beside its checkpoints.
+
+    It goes back further than the checkpoints that are kept. It is written on the side: a process that was killed may
+    have left out the last seconds.
+    """
+    with reporting(json) as output:
+        output.epoch_history(open_service(store).history(last))
+
+
+def recoveries(
+    store: Store,
+    id: Annotated[
+        str | None,
+        typer.Argument(metavar="ID", help="The id of a start's fence, or 'latest'.", show_default=False),
+    ] = None,
+    last: Newest = _SHOWN,
+    json: Json = False,
+) -> None:
+    """List the starts of a pipeline, oldest first: what each went on from, and how its run ended.
+
+    With an ID it reports on one start: which checkpoints were passed over and why, what was done about each sink,
+    what was replayed.
+    """
+    with reporting(json) as output:
+        service = open_service(store)
+        if id is None:
+            output.start_history(service.recoveries(last))
+        else:
+            output.start_record(service.recovery(id))

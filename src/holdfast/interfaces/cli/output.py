@@ -14,6 +14,7 @@ from typing import Any
 from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.phrases import printable
 from holdfast.interfaces.comparison import Difference
+from holdfast.interfaces.history import EpochHistory, StartHistory, StartRecord
 from holdfast.interfaces.reports import (
     CheckpointReport,
     ExportReceipt,
@@ -62,6 +63,18 @@ class Output(ABC):
     @abstractmethod
     def difference(self, difference: Difference) -> None:
         """Show what changed."""
+
+    @abstractmethod
+    def epoch_history(self, history: EpochHistory) -> None:
+        """Show the epochs of a pipeline."""
+
+    @abstractmethod
+    def start_history(self, history: StartHistory) -> None:
+        """Show the starts of a pipeline."""
+
+    @abstractmethod
+    def start_record(self, start: StartRecord) -> None:
+        """Show one start."""
 
     @abstractmethod
     def verification(self, verification: Verification) -> None:
@@ -154,6 +167,18 @@ class JsonOutput(Output):
     def difference(self, difference: Difference) -> None:
         """Print the record."""
         self._record(difference)
+
+    def epoch_history(self, history: EpochHistory) -> None:
+        """Print the record."""
+        self._record(history)
+
+    def start_history(self, history: StartHistory) -> None:
+        """Print the record."""
+        self._record(history)
+
+    def start_record(self, start: StartRecord) -> None:
+        """Print the record."""
+        self._record(start)
 
     def verification(self, verification: Verification) -> None:
         """Print the record."""

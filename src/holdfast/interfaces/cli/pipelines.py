@@ -1,10 +1,6 @@
 """Commands on pipeline files: run, check, init."""
 
-import contextlib
-import os
 import sys
-import threading
-from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated
 
@@ -24,9 +20,6 @@ from holdfast.interfaces.pipeline_file import PipelineFile, read_pipeline_file
 from holdfast.interfaces.pipeline_file.starter import write_starter
 from holdfast.interfaces.progress import RunProgress
 from holdfast.interfaces.run_reports import PipelineCheck, StarterReceipt
-
-_SINK_THREADS = "holdfast-sink"
-_LAST_PATIENCE_SECONDS = 1.0
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The pipeline file: docs/pipeline_file.md.")]
 
@@ -92,7 +85,7 @@ def run(
     The first Ctrl-C or SIGTERM lets the running epoch finish and exits with 0; a second one stops at once, which
     recovery survives. On a terminal a live view is shown, elsewhere plain lines.
     """
-    with _ending_for_certain(), reporting(json, in_lines=True) as output:
+    with reporting(json, in_lines=True) as output:
         if quiet and json:
             raise InvalidRequest("--quiet and --json exclude each other")
         if fresh and from_id is not None:
@@ -134,25 +127,6 @@ def _watcher(pipeline: PipelineFile, *, quiet: bool, as_json: bool) -> Watcher:
     if not sys.stdout.isatty():
         return LineWatcher(redact)
     return LiveWatcher(pipeline.name, RunProgress(sink.name for sink in pipeline.sinks), redact)
-
-
-@contextlib.contextmanager
-def _ending_for_certain() -> Iterator[None]:
-    """Let the process end even when a thread hangs in a sink that never answers; Python would wait for it."""
-    code = int(ExitCode.OK)
-    try:
-        yield
-    except typer.Exit as end:
-        code = end.exit_code
-        raise
-    finally:
-        threads = [thread for thread in threading.enumerate() if thread.name.startswith(_SINK_THREADS)]
-        for thread in threads:
-            thread.join(_LAST_PATIENCE_SECONDS)
-        if any(thread.is_alive() for thread in threads):
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
 
 
 def check(file: File, json: Json = False) -> None:

@@ -77,6 +77,11 @@ class Node:
             raise self.problem("is empty")
         return scalar.text
 
+    def secret(self) -> str:
+        """Return text of which what comes from the environment is shown in no message."""
+        self._scalar(secret=True)
+        return self.text()
+
     def integer(self, minimum: int) -> int:
         """Return a whole number."""
         scalar = self._scalar()

@@ -214,14 +214,32 @@ def _files_sink(section: Section) -> Sink:
 
 def _sqlite(section: Section) -> Sink:
     sqlite = section.need("sqlite").section(KEYS[f"{SINK}.sqlite"])
-    arguments: dict[str, Any] = {"table": sqlite.need("table").text()}
-    if (key := sqlite.get("key")) is not None:
-        arguments["key"] = key.texts()
-    if (column := sqlite.get("epoch_column")) is not None:
-        arguments["epoch_column"] = column.flag()
-    if (mode := sqlite.get("mode")) is not None:
-        arguments["mode"] = mode.text(("append", "upsert"))
-    return _construct("sqlite", sqlite.need("path").path(), **arguments)
+    return _construct("sqlite", sqlite.need("path").path(), **_table_arguments(sqlite))
+
+
+def _postgres(section: Section) -> Sink:
+    postgres = section.need("postgres").section(KEYS[f"{SINK}.postgres"])
+    return _construct("postgres", postgres.need("url").secret(), **_table_arguments(postgres))
+
+
+def _table_arguments(section: Section) -> dict[str, Any]:
+    """Return what is said about a table of a database; what is left out is left to the sink."""
+    given = {key: section.get(key) for key in _TABLE_KEYS}
+    arguments = {key: _TABLE_KEYS[key](node) for key, node in given.items() if node is not None}
+    return {**arguments, "table": section.need("table").text()}
+
+
+_TABLE_KEYS: Mapping[str, Callable[[Node], Any]] = {
+    "key": Node.texts,
+    "mode": lambda node: node.text(("append", "upsert")),
+    "order_by": Node.text,
+    "delete_when": Node.text,
+    "omit": Node.texts,
+    "epoch_column": Node.flag,
+    "create": Node.flag,
+    "ledger_schema": Node.text,
+    "statement_seconds": Node.seconds,
+}
 
 
 def _console(section: Section) -> Sink:
@@ -256,6 +274,7 @@ _SINKS: Mapping[str, Callable[[Section], Sink]] = {
     "delta": _delta,
     "files": _files_sink,
     "sqlite": _sqlite,
+    "postgres": _postgres,
     "console": _console,
     "memory": _memory,
     "python": _python,

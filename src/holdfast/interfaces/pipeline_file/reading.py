@@ -126,7 +126,7 @@ def _settings(top: Section) -> dict[str, Any]:
     if (checkpoint := top.get("checkpoint")) is not None:
         settings |= _checkpoint(checkpoint)
     if (delivery := top.get("delivery")) is not None:
-        settings["delivery"] = _delivery(delivery)
+        settings |= _delivery(delivery.section(KEYS["delivery"]))
     return settings
 
 
@@ -148,15 +148,15 @@ def _checkpoint(node: Node) -> dict[str, Any]:
     return settings
 
 
-def _delivery(node: Node) -> DeliverySettings:
-    section = node.section(KEYS["delivery"])
+def _delivery(section: Section) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for key in ("prepare_seconds", "commit_seconds"):
         if (value := section.get(key)) is not None:
             settings[key] = value.seconds()
     if (attempts := section.get("attempts")) is not None:
         settings["attempts"] = attempts.integer(1)
-    return DeliverySettings(**settings)
+    collect = section.get("collect_bytes")
+    return {"delivery": DeliverySettings(**settings)} | ({"collect_bytes": collect.integer(0)} if collect else {})
 
 
 def _session(node: Node | None) -> SessionSettings:

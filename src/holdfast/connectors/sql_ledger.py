@@ -1,0 +1,121 @@
+"""The ledger as two tables of a SQL database: where every sink stands, and which epochs it took.
+
+Statements number their parameters $1, $2: PostgreSQL's own form, which SQLite takes for names.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import UUID
+
+from holdfast.connectors.ledger import LedgerRecord
+from holdfast.core.contracts import Token
+
+LEDGER = "_holdfast_ledger"
+EPOCHS = "_holdfast_epochs"
+_KEPT_EPOCHS = 1000
+
+
+class Statements(Protocol):
+    """A database inside a transaction."""
+
+    def run(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """Run a statement; return its rows, none when it has none."""
+        ...
+
+
+@dataclass(frozen=True)
+class LedgerPlace:
+    """Where the tables are, and what the database wants to be asked differently."""
+
+    prefix: str = ""
+    """What stands before a table's name: a schema and a dot."""
+    lock: str = ""
+    """Added to a read that a write will follow, so that nobody else writes in between."""
+    fold: str = ""
+    """A function under which names of the same table are equal."""
+
+
+class SqlLedger:
+    """One sink's entry in the ledger beside its table."""
+
+    def __init__(self, place: LedgerPlace, pipeline: str, sink: str, target: str) -> None:
+        self._place, self._pipeline, self._sink, self._target = place, pipeline, sink, target
+        self._ledger, self._epochs = f'{place.prefix}"{LEDGER}"', f'{place.prefix}"{EPOCHS}"'
+        same_table = f"{place.fold}(target) = {place.fold}($1)"
+        self._others = f"SELECT timeline FROM {self._ledger} WHERE {same_table} AND NOT (pipeline = $2 AND sink = $3)"
+        self._end_others = f"DELETE FROM {self._ledger} WHERE {same_table} AND timeline <> $2"
+
+    def create(self, connection: Statements) -> None:
+        """Create both tables unless they are there."""
+        connection.run(
+            f"CREATE TABLE IF NOT EXISTS {self._ledger} (pipeline TEXT NOT NULL, sink TEXT NOT NULL, "
+            "target TEXT NOT NULL, timeline TEXT NOT NULL, generation BIGINT NOT NULL, epoch BIGINT NOT NULL, "
+            "range_digest TEXT, rewinds BIGINT NOT NULL, base BIGINT NOT NULL, PRIMARY KEY (pipeline, sink))"
+        )
+        connection.run(
+            f"CREATE TABLE IF NOT EXISTS {self._epochs} (timeline TEXT NOT NULL, sink TEXT NOT NULL, "
+            "epoch BIGINT NOT NULL, rows BIGINT NOT NULL, range_digest TEXT NOT NULL, "
+            "PRIMARY KEY (timeline, sink, epoch))"
+        )
+
+    def read(self, connection: Statements, *, to_write: bool = True) -> LedgerRecord | None:
+        """Return the entry; with `to_write` it stays as it is until the transaction ends."""
+        found = connection.run(
+            f"SELECT timeline, generation, epoch, range_digest, rewinds, base FROM {self._ledger} "
+            f"WHERE pipeline = $1 AND sink = $2{self._place.lock if to_write else ''}",
+            self._pipeline,
+            self._sink,
+        )
+        return LedgerRecord(UUID(found[0][0]), *found[0][1:]) if found else None
+
+    def write(self, connection: Statements, record: LedgerRecord) -> None:
+        """Replace the entry."""
+        values = {**record.to_json_value(), "pipeline": self._pipeline, "sink": self._sink, "target": self._target}
+        marks = ", ".join(f"${number}" for number in range(1, len(values) + 1))
+        updates = ", ".join(f"{name} = excluded.{name}" for name in values)
+        connection.run(
+            f"INSERT INTO {self._ledger} ({', '.join(values)}) VALUES ({marks}) "
+            f"ON CONFLICT (pipeline, sink) DO UPDATE SET {updates}",
+            *values.values(),
+        )
+
+    def move(self, connection: Statements, record: LedgerRecord, token: Token) -> None:
+        """Write the entry behind a committed token, and remember the token's range for a rewind to it."""
+        self.write(connection, record.after(token))
+        timeline = str(record.timeline)
+        connection.run(
+            f"INSERT INTO {self._epochs} (timeline, sink, epoch, rows, range_digest) VALUES ($1, $2, $3, $4, $5) "
+            "ON CONFLICT (timeline, sink, epoch) DO UPDATE SET rows = excluded.rows, "
+            "range_digest = excluded.range_digest",
+            timeline,
+            self._sink,
+            token.epoch,
+            token.rows,
+            token.range_digest,
+        )
+        oldest = token.epoch - _KEPT_EPOCHS
+        connection.run(self._delete_epochs("<="), timeline, self._sink, oldest)
+
+    def go_back(self, connection: Statements, record: LedgerRecord, to_epoch: int) -> LedgerRecord:
+        """Forget later epochs and return the record as it stood after `to_epoch`; the caller writes it."""
+        timeline = str(record.timeline)
+        found = connection.run(
+            f"SELECT range_digest FROM {self._epochs} WHERE timeline = $1 AND sink = $2 AND epoch = $3",
+            timeline,
+            self._sink,
+            to_epoch,
+        )
+        connection.run(self._delete_epochs(">"), timeline, self._sink, to_epoch)
+        return record.rewound(to_epoch, found[0][0] if found else None)
+
+    def other_timelines(self, connection: Statements) -> set[UUID]:
+        """Return who else has an entry for this sink's table."""
+        found = connection.run(self._others + self._place.lock, self._target, self._pipeline, self._sink)
+        return {UUID(row[0]) for row in found}
+
+    def end_others(self, connection: Statements, timeline: UUID) -> None:
+        """Remove entries of other timelines for this sink's table: their commits find themselves fenced."""
+        connection.run(self._end_others, self._target, str(timeline))
+
+    def _delete_epochs(self, comparison: str) -> str:
+        return f"DELETE FROM {self._epochs} WHERE timeline = $1 AND sink = $2 AND epoch {comparison} $3"

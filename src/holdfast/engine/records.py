@@ -1,0 +1,165 @@
+"""What can still be read of epochs that were decided: their tokens, and the exact ranges of damaged checkpoints.
+
+A manifest that can be read is a decision, even if its state is damaged: what is sealed in it will be shown. Without
+it the progress chunk tells the range, and nobody knows whether that attempt was sealed: it counts only if a sink
+shows the epoch, and rows that are missing elsewhere are computed again.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from holdfast.core.contracts import LedgerState, Token
+from holdfast.core.entries import SinkCommitStatus
+from holdfast.core.manifest import CheckpointManifest
+from holdfast.core.progress import ProgressRecord
+from holdfast.engine.coordinator import TOKENS_PART, RecordedEpoch
+from holdfast.engine.recovery import RecoveryDecision
+from holdfast.errors import CorruptCheckpoint
+from holdfast.stores.store import DurableCheckpointStore
+
+RangeLookup = Callable[[int], dict[str, bytes] | None]
+"""Epoch -> the parts of its recorded range, from somewhere outside the store (an old working directory)."""
+
+
+def sealed_tokens(store: DurableCheckpointStore, manifest: CheckpointManifest) -> dict[str, Token] | None:
+    """Return what is sealed for each sink and was not given up; None when it cannot be read."""
+    if manifest.sink_tokens:
+        return _tokens(manifest.sink_tokens)
+    progress = _progress(store, manifest)
+    return None if progress is None else _tokens_in(progress)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What is to be done again on top of the chosen checkpoint, in order."""
+
+    epochs: tuple[RecordedEpoch, ...] = ()
+    checkpoints: tuple[int, ...] = ()
+    """Where the epochs were found, as far as it is in the store."""
+    lost: bool = False
+    """Whether more epochs happened, and nobody knows their ranges."""
+    went_back: bool = False
+    """Whether a person gave up whatever follows."""
+
+
+def find_replay(
+    store: DurableCheckpointStore,
+    decision: RecoveryDecision,
+    ledgers: Mapping[str, LedgerState],
+    elsewhere: RangeLookup,
+) -> Replay:
+    """Return the epochs that follow the chosen checkpoint without a hole, as far as their ranges are known.
+
+    What was decided is replayed in any case; a range that somebody only was about to read, if a sink shows that epoch
+    or a decided one came after it.
+    """
+    if decision.went_back:
+        return Replay(went_back=True)
+    sealed = {
+        epoch: (id, record)
+        for epoch, (id, record) in _sealed(store, decision).items()
+        if not _contradicted(record, ledgers)
+    }
+    shown = max((ledger.epoch for ledger in ledgers.values()), default=0)
+    wanted = max([shown, *(epoch for epoch, (_, record) in sealed.items() if record.decided)])
+    first = (decision.chosen.epoch if decision.chosen else 0) + 1
+    found: list[tuple[int | None, RecordedEpoch]] = []
+    for epoch in range(first, wanted + 1):
+        id, record = sealed.get(epoch, (None, RecordedEpoch(epoch, {}, "the old working directory")))
+        if not any(name.startswith("offsets/") for name in record.parts):
+            record = replace(record, parts=elsewhere(epoch) or {})
+        if not record.parts:
+            break
+        found.append((id, record))
+    ids = [id for id, _ in found]
+    epochs = tuple(replace(record, then=_known(ids[number:])) for number, (_, record) in enumerate(found, 1))
+    return Replay(epochs, _known(ids), lost=first + len(found) <= wanted)
+
+
+def _known(ids: Iterable[int | None]) -> tuple[int, ...]:
+    return tuple(id for id in ids if id is not None)
+
+
+def _contradicted(record: RecordedEpoch, ledgers: Mapping[str, LedgerState]) -> bool:
+    """Whether a sink shows the epoch of another range: then it was decided again, and that decision is lost."""
+    ranges = {token.range_digest for token in (record.tokens or {}).values()}
+    at_epoch = {ledger.range_digest for ledger in ledgers.values() if ledger.epoch == record.epoch} - {None}
+    return bool(ranges and at_epoch - ranges)
+
+
+def _sealed(store: DurableCheckpointStore, decision: RecoveryDecision) -> dict[int, tuple[int, RecordedEpoch]]:
+    """Return id and record by epoch. A later decision about an epoch takes back all that followed the earlier one."""
+    records: dict[int, tuple[int, RecordedEpoch]] = {}
+    for id in decision.replay:
+        record = _record(store, id, decision.timeline)
+        if record is not None:
+            records = {epoch: earlier for epoch, earlier in records.items() if epoch < record.epoch}
+            records[record.epoch] = (id, record)
+    return records
+
+
+def _record(store: DurableCheckpointStore, id: int, timeline: UUID | None) -> RecordedEpoch | None:
+    try:
+        manifest = store.load_by_id(id)
+    except CorruptCheckpoint:
+        manifest = None
+    if manifest is not None:
+        return _decided(store, manifest) if manifest.timeline == timeline else None
+    records = store.state_reader.progress_records(id)
+    progress = next((record for record in records if timeline in (None, record.timeline)), None)
+    if progress is None:
+        return None
+    tokens = _tokens_in(progress)
+    return RecordedEpoch(
+        progress.epoch,
+        dict(progress.parts),
+        f"the sidecar of checkpoint {id}",
+        tokens,
+        owed=frozenset(tokens or ()),
+        given_up=_given_up(_token_values(progress)),
+    )
+
+
+def _decided(store: DurableCheckpointStore, manifest: CheckpointManifest) -> RecordedEpoch:
+    progress = _progress(store, manifest)
+    tokens, given_up = sealed_tokens(store, manifest), _given_up(manifest.sink_tokens)
+    without = {name for name, epoch in manifest.sink_epochs.items() if epoch < manifest.epoch}
+    statuses = manifest.sink_commit_statuses
+    return RecordedEpoch(
+        manifest.epoch,
+        dict(progress.parts) if progress else {},
+        f"checkpoint {manifest.checkpoint_id}",
+        tokens,
+        without_rows=frozenset(without - (tokens or {}).keys() - given_up),
+        owed=frozenset(name for name, status in statuses.items() if status != SinkCommitStatus.COMMITTED),
+        given_up=given_up,
+        decided=True,
+    )
+
+
+def _progress(store: DurableCheckpointStore, manifest: CheckpointManifest) -> ProgressRecord | None:
+    """Return None for damage, and for a checkpoint of another system, which has no such record."""
+    try:
+        return None if manifest.sidecar is None else store.state_reader.progress(manifest.sidecar)
+    except CorruptCheckpoint:
+        return None
+
+
+def _token_values(progress: ProgressRecord) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(progress.parts.get(TOKENS_PART, b"{}"))
+    return values
+
+
+def _tokens_in(progress: ProgressRecord) -> dict[str, Token] | None:
+    return _tokens(_token_values(progress)) if TOKENS_PART in progress.parts else None
+
+
+def _tokens(values: Mapping[str, Any]) -> dict[str, Token]:
+    return {name: Token.from_json_value(value) for name, value in values.items() if value is not None}
+
+
+def _given_up(values: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(name for name, value in values.items() if value is None)
