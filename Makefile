@@ -32,8 +32,8 @@ $(INSTALLED): | python
 install: $(INSTALLED) ## create .venv and install everything into it
 
 .PHONY: test
-test: java $(INSTALLED) ## run the tests
-	$(PY) -m pytest
+test: java $(INSTALLED) ## run the tests, on two cores
+	$(PY) -m pytest --numprocesses 2 --dist loadfile
 
 .PHONY: check
 check: $(INSTALLED) ## lint, format check, types

@@ -19,6 +19,10 @@ ROOT = Path(__file__).resolve().parent.parent
 STORES = ("tests/stores", "tests/engine")
 CRASH = ("tests/crash",)
 CORE = ("tests/core",)
+ENGINE = ("tests/engine",)
+SINKS = ("tests/connectors/test_contract_behaviors.py",)
+TRAPS = "tests/spark/test_traps.py"
+RECOVERY = "tests/spark/test_pipeline_recovery.py"
 
 
 @dataclass(frozen=True)
@@ -184,6 +188,156 @@ GUARDS = [
         "stores/bucket.py",
         "if self._refuses_create(key) and self._refuses_replace(key):",
         "if True:",
+    ),
+    Guard(
+        "an epoch is sealed before any sink commits it",
+        "engine/coordinator.py",
+        "            sealed = self._seal(epoch, captured, tokens, recorded)\n",
+        "            self._commit(epoch, tokens); sealed = self._seal(epoch, captured, tokens, recorded)\n",
+        ENGINE,
+    ),
+    Guard(
+        "the fence is sealed before a sink is touched",
+        "engine/fencing.py",
+        "return TakeOver(store.save(fence), decision)",
+        "return TakeOver(fence, decision)",
+        ENGINE,
+    ),
+    Guard(
+        "every sink is asked where it stands",
+        "engine/startup.py",
+        "            ledgers[name] = self._brought(name, ledger, chosen, tokens.get(name))\n",
+        "            pass\n",
+        ENGINE,
+    ),
+    Guard(
+        "a gap in a sink is refused",
+        "engine/startup.py",
+        "        if ledger.epoch != token.previous:\n            raise _gap(name, ledger.epoch, token.previous)\n",
+        "",
+        ENGINE,
+    ),
+    Guard(
+        "a commit checks the generation",
+        "connectors/ledger.py",
+        "record.timeline != owner.timeline or record.generation != owner.generation:",
+        "record.timeline != owner.timeline:",
+        SINKS,
+    ),
+    Guard(
+        "a commit checks that it follows the ledger",
+        "connectors/ledger.py",
+        "    if record.epoch != token.previous or token.epoch < token.previous:\n",
+        "    if False:\n",
+        SINKS,
+    ),
+    Guard(
+        "a commit checks the row count",
+        "connectors/parquet_files.py",
+        "    if found != expected:\n",
+        "    if False:\n",
+        ("tests/connectors",),
+    ),
+    Guard(
+        "what is staged is counted",
+        "engine/coordinator.py",
+        "            if prepared.rows != rows[name].count:\n",
+        "            if False:\n",
+        ENGINE,
+    ),
+    Guard(
+        "only lower attempts are aborted",
+        "connectors/staging.py",
+        "(self.generation, self.attempt) < (other.generation, other.attempt)",
+        "True",
+        SINKS,
+    ),
+    Guard(
+        "a replay compares the range",
+        "engine/coordinator.py",
+        "        if token.range_digest != digest:\n",
+        "        if False:\n",
+        ENGINE,
+    ),
+    Guard(
+        "a sink skips an epoch only of the same range",
+        "engine/coordinator.py",
+        "elif position.epoch == epoch and position.range_digest not in (None, digest):",
+        "elif False:",
+        (*ENGINE, TRAPS),
+    ),
+    Guard(
+        "a replay compares the row count",
+        "engine/coordinator.py",
+        "        if found != expected[name]:\n",
+        "        if False:\n",
+        ENGINE,
+    ),
+    Guard(
+        "every start has a fresh working directory",
+        "spark/runner.py",
+        "        target = os.path.join(self._work_root, str(start.owner.generation))\n",
+        '        target = os.path.join(self._work_root, "1")\n',
+        (TRAPS,),
+    ),
+    Guard(
+        "a file of the old working directory is hashed before it is linked",
+        "spark/workdir.py",
+        " and hashlib.sha256(_mapped(source)).hexdigest() == file.sha256",
+        "",
+        (TRAPS,),
+    ),
+    Guard(
+        "a large batch is cached",
+        "spark/rows.py",
+        "            frame.persist(StorageLevel.MEMORY_AND_DISK)\n",
+        "",
+        (TRAPS,),
+    ),
+    Guard(
+        "one epoch for each replay",
+        "spark/runner.py",
+        "        for record in start.replays:\n            self._replay(record)\n",
+        "        for record in start.replays[:-1]:\n"
+        "            batch = record.epoch - 1\n"
+        '            self._directory.write_offsets(batch, record.parts[f"offsets/{batch}"], {})\n'
+        "        for record in start.replays[-1:]:\n            self._replay(record)\n",
+        (RECOVERY,),
+    ),
+    Guard(
+        "the batch that closes windows",
+        "spark/runner.py",
+        "        self._add_closing_batch()\n        remove_directories",
+        "        remove_directories",
+        (TRAPS,),
+    ),
+    Guard(
+        "a query start forgets watermarks per input",
+        "spark/runner.py",
+        "        self._batches.query_starts()\n",
+        "",
+        (TRAPS,),
+    ),
+    Guard(
+        "the policy over several watermarks",
+        "spark/batch.py",
+        "advance(observed_ms, self.directory.offsets(batch).watermark_policy)",
+        "advance(observed_ms)",
+        (TRAPS,),
+    ),
+    Guard(
+        "the source log is compacted as Spark expects",
+        "spark/workdir.py",
+        "    compact_as_expected(target, compact_interval)\n",
+        "",
+        (TRAPS,),
+    ),
+    Guard(
+        "transformWithState finds its schemas in the new place",
+        "spark/workdir.py",
+        "data.replace(old_root.encode(), new_root.encode())",
+        "data",
+        ("tests/spark/test_operators.py",),
     ),
 ]
 

@@ -12,9 +12,11 @@ import sys
 import threading
 import urllib.request
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from email.utils import formatdate
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -34,6 +36,42 @@ AZURITE = os.environ.get("HOLDFAST_AZURITE")
 # Azurite's published development key; it opens nothing else.
 AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 _azurite_only = pytest.mark.skipif(AZURITE is None, reason="HOLDFAST_AZURITE is not set")
+
+
+_tried: Counter[str] = Counter()
+_seeds: set[int] = set()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Take what the crash lab counted; a worker process hands it to the one that prints."""
+    lab = sys.modules.get("crash_lab")
+    if lab is None:
+        return
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["crash lab"] = (dict(lab.TALLY), lab.SEED)
+    else:
+        _tried.update(lab.TALLY)
+        _seeds.add(lab.SEED)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add up what a worker process counted."""
+    counts, seed = getattr(node, "workeroutput", {}).get("crash lab", ({}, None))
+    _tried.update(counts)
+    _seeds.update([seed] if counts else [])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what the crash lab tried, and its seed."""
+    if not _tried:
+        return
+    terminalreporter.section("crash lab")
+    for what, count in sorted(_tried.items()):
+        terminalreporter.write_line(f"{count:>9,}  {what}")
+    for seed in _seeds:
+        terminalreporter.write_line(f"seed {seed}: repeat with HOLDFAST_CRASH_SEED={seed}")
 
 
 class OneRequestAtATime(werkzeug_app.DomainDispatcherApplication):

@@ -1,4 +1,4 @@
-"""Counts what the lab tried and says so at the end."""
+"""What every test of the crash lab stands on. The counts are printed by the conftest of all tests."""
 
 import functools
 from collections.abc import Iterator
@@ -30,13 +30,3 @@ def _manifests_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def tally() -> "crash_lab.Counter[str]":
     """Where a test counts what it tried."""
     return crash_lab.TALLY
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the counts and the seed."""
-    if not crash_lab.TALLY:
-        return
-    terminalreporter.section("crash lab")
-    for what, count in sorted(crash_lab.TALLY.items()):
-        terminalreporter.write_line(f"{count:>9,}  {what}")
-    terminalreporter.write_line(f"seed {crash_lab.SEED}: repeat with HOLDFAST_CRASH_SEED={crash_lab.SEED}")

@@ -38,7 +38,7 @@ class Schedule:
         for target in self.world.targets.values():
             target.rewindable = self.rewindable
         self.story: list[str] = []
-        self._troubled = self._range_lost = self._went_back = self._moved = False
+        self._troubled = self._range_lost = self._went_back = self._moved = self._absent = self._word_lost = False
         self._processes: list[Process] = []
 
     def run(self) -> None:
@@ -82,8 +82,10 @@ class Schedule:
         after: list[Any] = []
 
         def take_over(point: Point) -> None:
-            if len(first.life.points) == at + 1 and self._attempt(second, epochs=epochs):
-                after.append(self.world.shown())
+            if len(first.life.points) == at + 1:
+                if self._attempt(second, epochs=epochs):
+                    after.append(self.world.shown())
+                first.life.replaced = first.life.fenced and second.life.fenced
 
         self._also(first, take_over)
         self._attempt(first)
@@ -97,12 +99,14 @@ class Schedule:
         good = self._good()
         if len({manifest.sidecar for manifest in good}) < 2 or len({manifest.epoch for manifest in good}) < 2:
             return
-        # The word that an epoch was given up is in one manifest alone.
+        # A person's word to go back stands in one manifest alone: that one is left whole.
         kinds = ["state", "progress"] + ([] if self._went_back else ["manifest", "manifest progress"])
         newest, what = good[-1], self._random.choice(kinds)
         self.story.append(f"damage {what} of {newest.checkpoint_id}")
         if "manifest" in what:
             self.world.damage_manifest(newest.checkpoint_id)
+            # So does the word that a lost epoch was given up: without it a start may have to refuse.
+            self._word_lost |= "given_up_after" in (newest.recovery or {})
         if "state" in what:
             self.world.damage_sidecar(newest.sidecar)
         if "progress" in what:
@@ -131,6 +135,7 @@ class Schedule:
 
     def _change_sinks(self) -> None:
         self.sinks = sorted(self._random.sample(["a", "b", "c"], self._random.choice([2, 3, 3])))
+        self._absent |= len(self.sinks) < len(self.world.targets)
         self.story.append(f"sinks {self.sinks}")
 
     def _give_up(self) -> None:
@@ -213,21 +218,27 @@ class Schedule:
 
     def _expect(self, error: HoldfastError, process: Process) -> None:
         text = str(error)
+        newest = max(manifest.generation or 0 for manifest in self.world.store().manifests())
+        if process.life.replaced or 0 < process.generation < newest:
+            return  # Whatever it was that stopped it is fine.
         if isinstance(error, Fenced):
-            newest = max(manifest.generation or 0 for manifest in self.world.store().manifests())
-            assert process.generation < newest, "fenced by nobody"
+            raise AssertionError("fenced by nobody")
         elif isinstance(error, SinkError) and "cannot be rewound" in text:
             assert self._range_lost or self._went_back
             assert not self.rewindable
             for target in self.world.targets.values():  # A person restores the target by hand.
                 target.rewindable = True
+        elif isinstance(error, SinkError) and "before the target was rewound" in text:
+            assert self._word_lost
+            raise Stuck from error
         elif isinstance(error, PipelineError) and "was removed from the pipeline" in text:
             assert len(self.sinks) < len(self.world.targets)
             self.sinks = list(self.world.targets)
         elif isinstance(error, ReplayMismatch):
-            # An old working directory of another machine knows an attempt at the epoch that never happened.
-            assert self._range_lost
-            assert self._moved
+            # An old working directory of another machine knows an attempt at the epoch that never happened, or a sink
+            # was away while the others were rewound.
+            assert self._range_lost or self._went_back
+            assert self._moved or self._absent
             raise Stuck from error
         elif isinstance(error, PipelineError) and "cannot follow one that failed" in text:
             assert self._troubled

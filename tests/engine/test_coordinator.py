@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.worlds import IMPATIENT, FailingMedium, Point, Process, World
+from engine.worlds import IMPATIENT, SETTINGS, FailingMedium, Point, Process, World
 from holdfast import Fenced, SinkCommitStatus, TransientStoreError
 from holdfast.core.contracts import EpochRef, Prepared, Rows
 from holdfast.engine.coordinator import RecordedEpoch
@@ -299,7 +299,7 @@ def test_an_unknown_outcome_is_resolved_by_the_ledger(world: World) -> None:
 
 
 def test_a_commit_that_did_not_happen_stops_the_pipeline_and_the_next_start_does_it(world: World) -> None:
-    world.targets["b"].trouble("commit", Trouble.UNKNOWN_BEFORE)
+    world.targets["b"].trouble("commit", Trouble.UNKNOWN_BEFORE, times=SETTINGS.attempts)
     with pytest.raises(SinkError, match=r"sink 'b', epoch 1, commit.*epoch is sealed.*holdfast resolve"):
         world.run()
     assert ledger_epochs(world) == {"a": 1, "b": 0, "c": 1}

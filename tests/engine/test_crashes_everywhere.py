@@ -16,7 +16,7 @@ FULL = os.environ.get("HOLDFAST_CRASH") == "full"
 SEED = int(os.environ.get("HOLDFAST_CRASH_SEED") or 1)
 STRIDE = 1 if FULL else 9
 """Of the pairs of crashes, one in so many."""
-SCHEDULES = 400 if FULL else 12
+SCHEDULES = 400 if FULL else 20
 """Random schedules in each test."""
 
 

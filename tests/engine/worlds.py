@@ -189,6 +189,7 @@ class Life:
     dies_at: Point | int | None = None
     on_point: Callable[[Point], object] = lambda point: None
     dead: bool = False
+    replaced: bool = False
     points: list[Point] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     _count: Counter[Point] = field(default_factory=Counter)
@@ -206,6 +207,11 @@ class Life:
         if self.dies_at in (point, len(self.points) - 1):
             self.dead = True
             self.check()
+
+    @property
+    def fenced(self) -> bool:
+        """Whether the process has sealed its fence."""
+        return Point(StepFinished, 0, "recovery.fence") in self.points
 
     def check(self, action: str = "") -> None:
         """Raise when the process is dead: it does nothing any more, on no thread."""
@@ -284,8 +290,8 @@ class Process:
         start = self.recover()
         for record in start.replays:
             self.replay(record)
-        work = self.world.work.setdefault(self.machine, {})
-        self.world.work[self.machine] = {self.generation: work.get(self.generation, {})}
+        work = self.world.work.get(self.machine, {})
+        self.world.work[self.machine] = {number: work[number] for number in work if number >= self.generation}
         return start
 
     def recover(self) -> Start:

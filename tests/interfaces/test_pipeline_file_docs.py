@@ -85,5 +85,5 @@ def test_a_file_can_say_all_that_a_source_can_be_told() -> None:
 
 
 def test_a_file_can_say_all_that_a_pipeline_can_be_told() -> None:
-    keys = {*KEYS[""], *KEYS["checkpoint"]}
+    keys = {*KEYS[""], *KEYS["checkpoint"], *KEYS["delivery"]}
     assert set(inspect.signature(Pipeline).parameters) - keys == {"clock"}

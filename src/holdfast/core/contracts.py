@@ -151,7 +151,10 @@ class SinkContext:
 
 
 class Sink(Protocol):
-    """A target that rows go to. Methods are called from worker threads, never two at once for one sink.
+    """A target that rows go to.
+
+    Methods are called from worker threads, never two at once for one sink; only `ledger` is also asked beside a call
+    that does not return.
 
     Errors: `RetryableSinkError` = try again later; `UnknownOutcome` = ask `ledger` and go by its answer;
     `Fenced` = another generation owns the target, stop; anything else stops the pipeline and needs a person, so

@@ -8,9 +8,12 @@ from holdfast.core.contracts import Owner
 from holdfast.core.dependencies import CheckpointDependencies
 from holdfast.core.manifest import CheckpointManifest, ParentRef
 from holdfast.core.sidecar import BuiltSidecar, CapturedFile, Mover, StateCatalog, StateFile, build_sidecar
-from holdfast.engine.recovery import STANDING
+from holdfast.engine.recovery import APPROVED
+from holdfast.engine.sequel import GIVEN_UP_AFTER, REPLAY
 from holdfast.errors import Fenced, PipelineError
 from holdfast.stores.store import DurableCheckpointStore
+
+_STANDING = (APPROVED, REPLAY, GIVEN_UP_AFTER)
 
 
 @dataclass(frozen=True)
@@ -84,11 +87,11 @@ class CheckpointWriter:
     def seal_again(self) -> CheckpointManifest:
         """Seal the newest checkpoint once more under the next id: a checkpoint of now, when no data flows.
 
-        What a person approved, and what is still to be replayed, stands until an epoch is sealed.
+        What a person approved, what is still to be replayed and what was given up stands until an epoch is sealed.
         """
         if self._last.epoch == 0:
             raise PipelineError("there is no checkpoint to take yet: no epoch was completed")
-        standing = {key: value for key, value in (self._last.recovery or {}).items() if key in STANDING}
+        standing = {key: value for key, value in (self._last.recovery or {}).items() if key in _STANDING}
         update = {"kind": "checkpoint", "identifier": None, "recovery": standing or None}
         again = self._last.model_copy(update={**self._stamp(), **update}, deep=True)
         self._last = self._store.save(again)

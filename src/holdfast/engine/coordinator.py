@@ -27,7 +27,7 @@ from holdfast.engine.checkpoints import CheckpointWriter, SealedCheckpoint
 from holdfast.engine.delivery import Delivery, DeliverySettings, raise_first
 from holdfast.engine.events import EpochCommitted, EpochReplayed, Observer
 from holdfast.engine.events import step as report_step
-from holdfast.engine.recovery import REPLAY
+from holdfast.engine.sequel import NOTHING_FOLLOWED, Sequel
 from holdfast.errors import PipelineError, ReplayMismatch, SinkError, TransientStoreError
 from holdfast.stores.store import DurableCheckpointStore
 
@@ -91,8 +91,8 @@ class RecordedEpoch:
     """Sinks that will never show it, on a person's word."""
     decided: bool = False
     """Whether its manifest could be read: then what is sealed in it is shown as it is."""
-    then: tuple[int, ...] = ()
-    """The checkpoints whose epochs are to be replayed after it."""
+    sequel: Sequel = NOTHING_FOLLOWED
+    """What is to follow once it was replayed."""
 
 
 @dataclass
@@ -251,7 +251,7 @@ class Coordinator:
         draft = self._draft(epoch, captured, tokens)
         # Tokens always stand in the progress chunk; the manifest repeats them while they are small.
         draft.sink_tokens = documents if len(text) <= _LARGE_TOKENS else {}
-        draft.recovery = {REPLAY: list(recorded.then)} if recorded and recorded.then else None
+        draft.recovery = (recorded.sequel.to_json_value() if recorded else None) or None
         return self._writer.seal(draft, progress.to_bytes(), captured.operators)
 
     def _draft(self, epoch: int, captured: CapturedEpoch, tokens: Mapping[str, Token]) -> CheckpointManifest:

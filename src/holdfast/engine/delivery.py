@@ -60,13 +60,13 @@ class Delivery:
     def commit(self, tokens: Mapping[str, Token], owner: Owner, around: Around) -> dict[str, Exception]:
         """Show what is sealed, all of one epoch; return why sinks do not show it. `around` encloses each call.
 
-        An outcome that nobody knows is resolved by the target's ledger.
+        An outcome that nobody knows is resolved by the target's ledger: a commit that is not there is tried again.
         """
         epoch = max((token.epoch for token in tokens.values()), default=0)
 
         def show(name: str, sink: Sink, attempt: int) -> CommitOutcome:
             with around(name):
-                return sink.commit(tokens[name])
+                return _commit(sink, tokens[name], owner)
 
         _, failures = self.on_all(list(tokens), epoch, "commit", self._settings.commit_seconds, show)
         unknown = [name for name, error in failures.items() if isinstance(error, UnknownOutcome)]
@@ -180,6 +180,20 @@ def _result(future: "Future[Result]", seconds: float) -> Result:
     if not future.done():
         raise UnknownOutcome(f"no answer within {seconds:g} s")
     return future.result()
+
+
+def _commit(sink: Sink, token: Token, owner: Owner) -> CommitOutcome:
+    """Commit, and ask when the sink does not know how that ended."""
+    try:
+        return sink.commit(token)
+    except UnknownOutcome as error:
+        ledger = sink.ledger()
+        failure = _outcome(token, owner, ledger, error)
+        if failure is None:
+            return CommitOutcome.ALREADY_DONE
+        if failure is error and ledger is not None and ledger.epoch == token.previous:
+            raise RetryableSinkError(f"{error}; the target does not show it") from error
+        raise failure from error
 
 
 def _outcome(token: Token, owner: Owner, ledger: LedgerState | None, error: Exception) -> Exception | None:

@@ -12,7 +12,7 @@ from uuid import UUID
 from holdfast.clock import SYSTEM_CLOCK, Clock, new_uuid
 from holdfast.core.dependencies import CheckpointDependencies
 from holdfast.core.manifest import CheckpointManifest, ParentRef
-from holdfast.engine.recovery import REPLAY, WENT_BACK, RecoveryDecision, decide_recovery
+from holdfast.engine.recovery import RecoveryDecision, decide_recovery
 from holdfast.errors import Fenced
 from holdfast.stores.store import DurableCheckpointStore
 
@@ -65,7 +65,7 @@ def build_fence(
         "kind": "fence",
         "identifier": None,
         "abandons": list(decision.abandons),
-        "recovery": {"report": decision.report.to_json_value(), **_pending(decision), **plan},
+        "recovery": {"report": decision.report.to_json_value(), **decision.sequel.to_json_value(), **plan},
         "manifest_checksum": None,
     }
     if chosen is None:
@@ -73,12 +73,6 @@ def build_fence(
         return empty.model_copy(update={**common, "timeline": _timeline(decision, clock)})
     parent = ParentRef(id=chosen.checkpoint_id, manifest_checksum=chosen.manifest_checksum or "")
     return chosen.model_copy(update={**common, "parent": parent, "dependencies": _needs(chosen)}, deep=True)
-
-
-def _pending(decision: RecoveryDecision) -> dict[str, Any]:
-    """Say what is still to be done: whoever starts after a crash chooses the fence, and does not look any further."""
-    replay = {REPLAY: list(decision.replay)} if decision.replay else {}
-    return {**replay, **({WENT_BACK: True} if decision.went_back else {})}
 
 
 def _needs(chosen: CheckpointManifest) -> CheckpointDependencies | None:

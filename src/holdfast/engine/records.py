@@ -6,7 +6,7 @@ shows the epoch, and rows that are missing elsewhere are computed again.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -17,6 +17,7 @@ from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.progress import ProgressRecord
 from holdfast.engine.coordinator import TOKENS_PART, RecordedEpoch
 from holdfast.engine.recovery import RecoveryDecision
+from holdfast.engine.sequel import Sequel, progress_without_manifest
 from holdfast.errors import CorruptCheckpoint
 from holdfast.stores.store import DurableCheckpointStore
 
@@ -36,13 +37,13 @@ def sealed_tokens(store: DurableCheckpointStore, manifest: CheckpointManifest) -
 class Replay:
     """What is to be done again on top of the chosen checkpoint, in order."""
 
-    epochs: tuple[RecordedEpoch, ...] = ()
-    checkpoints: tuple[int, ...] = ()
-    """Where the epochs were found, as far as it is in the store."""
-    lost: bool = False
+    epochs: tuple[RecordedEpoch, ...]
+    reached: int
+    """The epoch that the pipeline stands at afterwards."""
+    lost: bool
     """Whether more epochs happened, and nobody knows their ranges."""
-    went_back: bool = False
-    """Whether a person gave up whatever follows."""
+    sequel: Sequel
+    """What a fence has to say of it."""
 
 
 def find_replay(
@@ -56,31 +57,35 @@ def find_replay(
     What was decided is replayed in any case; a range that somebody only was about to read, if a sink shows that epoch
     or a decided one came after it.
     """
-    if decision.went_back:
-        return Replay(went_back=True)
-    sealed = {
-        epoch: (id, record)
-        for epoch, (id, record) in _sealed(store, decision).items()
-        if not _contradicted(record, ledgers)
-    }
-    shown = max((ledger.epoch for ledger in ledgers.values()), default=0)
-    wanted = max([shown, *(epoch for epoch, (_, record) in sealed.items() if record.decided)])
-    first = (decision.chosen.epoch if decision.chosen else 0) + 1
-    found: list[tuple[int | None, RecordedEpoch]] = []
-    for epoch in range(first, wanted + 1):
-        id, record = sealed.get(epoch, (None, RecordedEpoch(epoch, {}, "the old working directory")))
+    sealed = _sealed(store, decision, ledgers)
+    reached = decision.chosen.epoch if decision.chosen else 0
+    wanted = max(
+        [ledger.epoch for ledger in ledgers.values()] + [r.epoch for r in sealed.values() if r.decided] + [0]
+    )
+    if decision.sequel.given_up_after is not None:
+        wanted = min(wanted, decision.sequel.given_up_after)
+    found: list[RecordedEpoch] = []
+    for epoch in range(reached + 1, wanted + 1):
+        record = sealed.get(epoch) or RecordedEpoch(epoch, {}, "the old working directory")
         if not any(name.startswith("offsets/") for name in record.parts):
             record = replace(record, parts=elsewhere(epoch) or {})
         if not record.parts:
             break
-        found.append((id, record))
-    ids = [id for id, _ in found]
-    epochs = tuple(replace(record, then=_known(ids[number:])) for number, (_, record) in enumerate(found, 1))
-    return Replay(epochs, _known(ids), lost=first + len(found) <= wanted)
+        found.append(record)
+        reached = epoch
+    lost = reached < wanted
+    known = {epoch: id for epoch, id in decision.sequel.checkpoints.items() if epoch in sealed and epoch <= reached}
+    sequel = Sequel(known, reached if lost else decision.sequel.given_up_after)
+    epochs = tuple(replace(record, sequel=sequel.after(record.epoch)) for record in found)
+    return Replay(epochs, reached, lost, sequel)
 
 
-def _known(ids: Iterable[int | None]) -> tuple[int, ...]:
-    return tuple(id for id in ids if id is not None)
+def _sealed(
+    store: DurableCheckpointStore, decision: RecoveryDecision, ledgers: Mapping[str, LedgerState]
+) -> dict[int, RecordedEpoch]:
+    """Return what can still be read, by epoch."""
+    found = (_record(store, id, decision.timeline) for id in decision.sequel.checkpoints.values())
+    return {record.epoch: record for record in found if record is not None and not _contradicted(record, ledgers)}
 
 
 def _contradicted(record: RecordedEpoch, ledgers: Mapping[str, LedgerState]) -> bool:
@@ -90,26 +95,14 @@ def _contradicted(record: RecordedEpoch, ledgers: Mapping[str, LedgerState]) -> 
     return bool(ranges and at_epoch - ranges)
 
 
-def _sealed(store: DurableCheckpointStore, decision: RecoveryDecision) -> dict[int, tuple[int, RecordedEpoch]]:
-    """Return id and record by epoch. A later decision about an epoch takes back all that followed the earlier one."""
-    records: dict[int, tuple[int, RecordedEpoch]] = {}
-    for id in decision.replay:
-        record = _record(store, id, decision.timeline)
-        if record is not None:
-            records = {epoch: earlier for epoch, earlier in records.items() if epoch < record.epoch}
-            records[record.epoch] = (id, record)
-    return records
-
-
 def _record(store: DurableCheckpointStore, id: int, timeline: UUID | None) -> RecordedEpoch | None:
     try:
         manifest = store.load_by_id(id)
     except CorruptCheckpoint:
         manifest = None
     if manifest is not None:
-        return _decided(store, manifest) if manifest.timeline == timeline else None
-    records = store.state_reader.progress_records(id)
-    progress = next((record for record in records if timeline in (None, record.timeline)), None)
+        return _decided(store, manifest)
+    progress = progress_without_manifest(store, id, timeline)
     if progress is None:
         return None
     tokens = _tokens_in(progress)
@@ -163,3 +156,13 @@ def _tokens(values: Mapping[str, Any]) -> dict[str, Token]:
 
 def _given_up(values: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(name for name, value in values.items() if value is None)
+
+
+def sealed_range(store: DurableCheckpointStore, decision: RecoveryDecision, epoch: int) -> str | None:
+    """Return the digest of the range that an epoch had; None when no checkpoint of it is left, or it gave no rows."""
+    for manifest in reversed(list(store.manifests())):
+        ours = manifest.timeline == decision.timeline and manifest.checkpoint_id not in decision.abandons
+        if ours and manifest.epoch == epoch:
+            ranges = [token.range_digest for token in (sealed_tokens(store, manifest) or {}).values()]
+            return ranges[0] if ranges else None
+    return None

@@ -1,23 +1,18 @@
 """Where a pipeline goes on from. Read-only: the decision is made here and sealed by the fence."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.names import sidecar_id_of
 from holdfast.core.validation import RecoveryReport
+from holdfast.engine.sequel import NOTHING_FOLLOWED, Sequel, find_sequel
 from holdfast.errors import CheckpointNotFound, CorruptCheckpoint, NoValidCheckpoint
 from holdfast.stores.store import DurableCheckpointStore
 
 APPROVED = "approved"
 """Key in a manifest's `recovery`: the fingerprints of changed pipelines that a person let go on from it."""
-REPLAY = "replay"
-"""Key in a manifest's `recovery`: the checkpoints whose epochs are still to be replayed on top of it."""
-WENT_BACK = "went_back"
-"""Key in a manifest's `recovery`: what followed was given up on a person's word; sinks that show it are rewound."""
-STANDING = (APPROVED, REPLAY, WENT_BACK)
-"""What holds for every copy of a checkpoint, until an epoch is sealed on top of it."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +23,7 @@ class RecoveryDecision:
     them, even if they turn out readable again, because sinks will have moved on without them. `generation` is
     the highest that any readable manifest knows, `timeline` the one to keep (None: a new one begins).
     `newest_id` was read before anything else: whoever seals after that makes the fence lose, not the decision stale.
-    `replay` are the checkpoints that were passed over, in the order of the decisions: what can still be read of them
-    is done again, a later one taking back what the earlier ones say of its epoch and of those that follow.
-    `went_back` says that a person gave up whatever followed, now or at a start that died.
+    `sequel` is what followed the chosen checkpoint: what is to be replayed, what was given up.
     """
 
     newest_id: int
@@ -39,8 +32,7 @@ class RecoveryDecision:
     abandons: tuple[int, ...]
     generation: int
     timeline: UUID | None
-    replay: tuple[int, ...] = ()
-    went_back: bool = False
+    sequel: Sequel = NOTHING_FOLLOWED
 
 
 def decide_recovery(
@@ -74,32 +66,16 @@ def decide_recovery(
             return decide_recovery(store)  # Somebody sealed while we looked: what we saw does not fit together.
     passed_over = {id for id, _ in report.skipped} - {manifest.checkpoint_id for manifest in starting}
     inherited = set(chosen.abandons) if chosen else set()
+    timeline = chosen.timeline if chosen else (starting[-1].timeline if starting else None)
     return RecoveryDecision(
         newest_id=newest_id,
         chosen=chosen,
         report=report,
         abandons=tuple(sorted(passed_over | inherited)),
         generation=_highest_generation(store, newest_id),
-        timeline=chosen.timeline if chosen else (starting[-1].timeline if starting else None),
-        replay=(*_planned(chosen), *_decided(store, (id for id, _ in report.skipped))),
-        went_back=WENT_BACK in ((chosen.recovery or {}) if chosen else {}),
+        timeline=timeline,
+        sequel=find_sequel(store, chosen, (id for id, _ in report.skipped), timeline),
     )
-
-
-def _decided(store: DurableCheckpointStore, skipped: Iterable[int]) -> Iterator[int]:
-    """Yield what was passed over, each followed by what was still to be replayed on top of it."""
-    for id in sorted(skipped):
-        try:
-            manifest = store.load_by_id(id)
-        except CorruptCheckpoint:
-            manifest = None
-        if manifest is None or manifest.epoch > 0:
-            yield from (id, *_planned(manifest))
-
-
-def _planned(manifest: CheckpointManifest | None) -> list[int]:
-    """Return what a recovery that died was about to replay on top of a checkpoint."""
-    return list((manifest.recovery or {}).get(REPLAY, ())) if manifest else []
 
 
 def _go_back(store: DurableCheckpointStore, from_id: int, newest_id: int) -> RecoveryDecision:
@@ -115,7 +91,8 @@ def _go_back(store: DurableCheckpointStore, from_id: int, newest_id: int) -> Rec
     )
     abandons = tuple(sorted({*later, *chosen.abandons}))
     generation = _highest_generation(store, newest_id)
-    return RecoveryDecision(newest_id, chosen, report, abandons, generation, chosen.timeline, went_back=True)
+    nothing = Sequel(given_up_after=chosen.epoch)
+    return RecoveryDecision(newest_id, chosen, report, abandons, generation, chosen.timeline, nothing)
 
 
 def _refuse_unless_empty(

@@ -23,8 +23,8 @@ from holdfast.engine.delivery import Delivery, DeliverySettings, raise_first
 from holdfast.engine.events import Observer, step
 from holdfast.engine.fencing import TakeOver, build_fence, take_over
 from holdfast.engine.identity import OnChange, compare
-from holdfast.engine.records import RangeLookup, Replay, find_replay, sealed_tokens
-from holdfast.engine.recovery import APPROVED, REPLAY, RecoveryDecision
+from holdfast.engine.records import RangeLookup, Replay, find_replay, sealed_range, sealed_tokens
+from holdfast.engine.recovery import APPROVED, RecoveryDecision
 from holdfast.errors import ApprovalNeeded, PipelineError, ReplayMismatch, SinkBehind, SinkError
 from holdfast.stores.store import DurableCheckpointStore
 
@@ -75,6 +75,7 @@ class Startup:
         self._pipeline, self._store, self._sinks, self._facts = pipeline, store, sinks, facts
         self._options, self._delivery, self._settings, self._clock = options, delivery, settings, clock
         self._actions: dict[str, str] = {}
+        self._owner: Owner
 
     def run(self, range_elsewhere: RangeLookup = lambda epoch: None) -> Start:
         """Go through all the steps and return what was decided."""
@@ -94,9 +95,9 @@ class Startup:
             ledgers = self._claim(fence.epoch)
         with self._step(fence.epoch, "settle"):
             replay = find_replay(self._store, decision, ledgers, range_elsewhere)
-            if replay.lost and decision.replay:
+            if replay.lost:
                 fence = self._give_up_the_rest(taken, replay)
-            self._settle(decision.chosen, replay, ledgers)
+            self._settle(decision, replay, ledgers)
             fence = self._recorded(fence, ledgers)
         positions = {name: SinkPosition(ledger.epoch, ledger.range_digest) for name, ledger in ledgers.items()}
         report = self._report(taken, owner, replay.epochs)
@@ -150,14 +151,13 @@ class Startup:
     # settle
 
     def _give_up_the_rest(self, taken: TakeOver, replay: Replay) -> CheckpointManifest:
-        """Seal what will really be replayed, before sinks are rewound: what is lost must not come back half-way."""
-        fence = taken.fence
-        plan = {key: value for key, value in (fence.recovery or {}).items() if key not in (REPLAY, "report")}
-        decision = replace(taken.decision, newest_id=fence.checkpoint_id, replay=replay.checkpoints)
-        return self._store.save(build_fence(self._store, decision, plan, self._clock))
+        """Seal what will be replayed and that the rest is lost, before sinks are rewound: it must not come back."""
+        decision = replace(taken.decision, newest_id=taken.fence.checkpoint_id, sequel=replay.sequel)
+        return self._store.save(build_fence(self._store, decision, self._check_identity(decision), self._clock))
 
-    def _settle(self, chosen: CheckpointManifest | None, replay: Replay, ledgers: dict[str, LedgerState]) -> None:
+    def _settle(self, decision: RecoveryDecision, replay: Replay, ledgers: dict[str, LedgerState]) -> None:
         """Bring every sink to where the replay expects it."""
+        chosen = decision.chosen
         tokens = (sealed_tokens(self._store, chosen) or {}) if chosen else {}
         if chosen is not None:
             self._refuse_removed(chosen, replay.epochs)
@@ -167,13 +167,11 @@ class Startup:
             for name, token in (record.tokens or {}).items():
                 if record.decided and name in ledgers and ledgers[name].epoch < token.epoch:
                     ledgers[name] = self._shown(name, token, ledgers[name])
-        reached = replay.epochs[-1].epoch if replay.epochs else chosen.epoch if chosen else 0
         for name, ledger in ledgers.items():
-            if ledger.epoch > reached:
-                ledgers[name] = self._rewound(name, ledger, reached, replay)
-        for name, token in tokens.items():
-            if name in ledgers:
-                _refuse_other_range(name, token, ledgers[name])
+            if ledger.epoch > replay.reached:
+                ledgers[name] = self._rewound(name, ledger, replay)
+        for name, ledger in ledgers.items():
+            self._refuse_other_range(name, ledger, decision, tokens)
 
     def _brought(
         self, name: str, ledger: LedgerState, chosen: CheckpointManifest | None, token: Token | None
@@ -219,7 +217,9 @@ class Startup:
         self._actions[name] = f"committed epoch {token.epoch}"
         return LedgerState(ledger.timeline, ledger.generation, token.epoch, token.range_digest)
 
-    def _rewound(self, name: str, ledger: LedgerState, to_epoch: int, replay: Replay) -> LedgerState:
+    def _rewound(self, name: str, ledger: LedgerState, replay: Replay) -> LedgerState:
+        to_epoch = replay.reached
+
         def rewind(name: str, sink: Sink, attempt: int) -> tuple[RewindOutcome, LedgerState | None]:
             with self._step(to_epoch, "rewind", name):
                 return sink.rewind(to_epoch), sink.ledger()
@@ -230,7 +230,7 @@ class Startup:
         raise_first(failures)
         outcome, after = outcomes[name]
         if outcome is RewindOutcome.IMPOSSIBLE or after is None:
-            why = "somebody chose to go back there" if replay.went_back else "the source ranges in between are lost"
+            why = "the source ranges in between are lost" if replay.lost else "what followed was given up"
             raise SinkError(
                 f"sink '{name}' shows epoch {ledger.epoch}, the pipeline goes on from epoch {to_epoch} "
                 f"because {why}, and this sink cannot be rewound. Going on would show rows of epochs {to_epoch + 1} "
@@ -239,6 +239,23 @@ class Startup:
             )
         self._actions[name] = f"rewound from epoch {ledger.epoch} to {to_epoch}"
         return after
+
+    def _refuse_other_range(
+        self, name: str, ledger: LedgerState, decision: RecoveryDecision, tokens: Mapping[str, Token]
+    ) -> None:
+        """Refuse a sink that stands on another branch: an epoch of that number was decided twice."""
+        chosen = decision.chosen
+        expected: str | None = None  # What is ahead is compared when it is replayed.
+        if chosen is not None and ledger.epoch == chosen.epoch:
+            expected = next((token.range_digest for token in tokens.values()), None)
+        elif chosen is not None and 0 < ledger.epoch < chosen.epoch and name not in chosen.sink_epochs:
+            expected = sealed_range(self._store, decision, ledger.epoch)
+        if None not in (expected, ledger.range_digest) and expected != ledger.range_digest:
+            raise ReplayMismatch(
+                f"sink '{name}' has epoch {ledger.epoch}, but of another source range than the checkpoint: going on "
+                "would lose rows or show them twice. Was it away while the pipeline went back? Restore the target to "
+                "an epoch before that, or give the sink another name and an empty target"
+            )
 
     def _recorded(self, fence: CheckpointManifest, ledgers: Mapping[str, LedgerState]) -> CheckpointManifest:
         """Write what was done about the sinks into the fence, so that it reads as true."""
@@ -281,11 +298,3 @@ def _gap(name: str, found: int, expected: int) -> Exception:
         f"{expected} are missing from the target (was it restored from a backup?). Bring the target to epoch "
         f"{expected}, or go back with --from to a checkpoint of epoch {found}"
     )
-
-
-def _refuse_other_range(name: str, token: Token, ledger: LedgerState) -> None:
-    if ledger.epoch == token.epoch and ledger.range_digest not in (None, token.range_digest):
-        raise ReplayMismatch(
-            f"sink '{name}' has epoch {token.epoch}, but of another source range than the checkpoint: "
-            "going on would lose rows or show them twice"
-        )

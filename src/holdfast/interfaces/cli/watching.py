@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, TextIO
@@ -20,8 +21,9 @@ Redact = Callable[[str], str]
 class Watcher:
     """Shows nothing. The others show a run while it lasts, as a context."""
 
-    def __init__(self, redact: Redact = str) -> None:
-        self._redact = redact
+    def __init__(self, redact: Redact = str, file: TextIO | None = None) -> None:
+        self._redact, self._file = redact, file
+        self._turn = threading.Lock()
 
     def __enter__(self) -> "Watcher":
         return self
@@ -40,13 +42,18 @@ class Watcher:
     def note(self, text: str) -> None:
         """Take a warning from inside."""
 
+    def _write_line(self, line: str) -> None:
+        """Print a line whole: sinks work at the same time, and what they say must not run together."""
+        with self._turn, contextlib.suppress(BrokenPipeError):  # Nobody reads any more: no reason to stop a pipeline.
+            print(line, file=self._file or sys.stdout, flush=True)
+
 
 class LineWatcher(Watcher):
     """One line per thing that happened, with the time, for a log."""
 
     def __init__(self, redact: Redact = str, file: TextIO | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
-        super().__init__(redact)
-        self._file, self._clock = file, clock
+        super().__init__(redact, file)
+        self._clock = clock
 
     def entering(self, state: str) -> None:
         """Write it."""
@@ -62,23 +69,16 @@ class LineWatcher(Watcher):
         self._write(f"warning: {text}")
 
     def _write(self, line: str) -> None:
-        stamp = time_text(self._clock.now_ms())
-        with contextlib.suppress(BrokenPipeError):  # Nobody reads any more: that is no reason to stop a pipeline.
-            print(f"{stamp} {printable(self._redact(line))}", file=self._file or sys.stdout, flush=True)
+        self._write_line(f"{time_text(self._clock.now_ms())} {printable(self._redact(line))}")
 
 
 class JsonWatcher(Watcher):
     """One JSON document per event and line, the steps of epochs included."""
 
-    def __init__(self, redact: Redact = str, file: TextIO | None = None) -> None:
-        super().__init__(redact)
-        self._file = file
-
     def on_event(self, event: Event) -> None:
         """Write the structured form."""
         document = _redacted(event.to_json_value(), self._redact)
-        with contextlib.suppress(BrokenPipeError):
-            print(json.dumps(document, ensure_ascii=False, default=str), file=self._file or sys.stdout, flush=True)
+        self._write_line(json.dumps(document, ensure_ascii=False, default=str))
 
     def note(self, text: str) -> None:
         """Write it to stderr: stdout is for events."""

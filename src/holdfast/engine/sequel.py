@@ -1,0 +1,80 @@
+"""What came after the checkpoint that recovery goes on from, as far as anybody decided it.
+
+Epochs that were sealed on top of it happened, even if their state is damaged now: they are replayed. Epochs that were
+given up, by a person who went back or because their ranges are lost, did not: sinks that show them are rewound.
+A fence hides both from the next start, which goes on from the fence; so the fence says it, and every copy of it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from holdfast.core.manifest import CheckpointManifest
+from holdfast.core.progress import ProgressRecord
+from holdfast.errors import CorruptCheckpoint
+from holdfast.stores.store import DurableCheckpointStore
+
+REPLAY = "replay"
+"""Key in a manifest's `recovery`: the epochs that are still to be replayed on top of it, and where they stand."""
+GIVEN_UP_AFTER = "given_up_after"
+"""Key in a manifest's `recovery`: the epoch that the pipeline goes on from; whatever followed was given up."""
+
+
+@dataclass(frozen=True)
+class Sequel:
+    """Which checkpoint holds each epoch that followed, and after which epoch all was given up; None: nothing was."""
+
+    checkpoints: Mapping[int, int] = field(default_factory=dict)
+    given_up_after: int | None = None
+
+    @classmethod
+    def of(cls, manifest: CheckpointManifest | None) -> "Sequel":
+        """Read what a manifest says."""
+        said = (manifest.recovery or {}) if manifest else {}
+        entries = said.get(REPLAY, ())
+        return cls({entry["epoch"]: entry["checkpoint_id"] for entry in entries}, said.get(GIVEN_UP_AFTER))
+
+    def to_json_value(self) -> dict[str, Any]:
+        """Return what a manifest has to say in `recovery`; nothing when nothing followed."""
+        entries = [{"epoch": epoch, "checkpoint_id": id} for epoch, id in sorted(self.checkpoints.items())]
+        limit = {} if self.given_up_after is None else {GIVEN_UP_AFTER: self.given_up_after}
+        return {**({REPLAY: entries} if entries else {}), **limit}
+
+    def after(self, epoch: int) -> "Sequel":
+        """Return what is left once an epoch was replayed."""
+        return Sequel({e: id for e, id in self.checkpoints.items() if e > epoch}, self.given_up_after)
+
+    def overruled_by(self, id: int, epoch: int, sequel: "Sequel") -> "Sequel":
+        """Return what holds once a later checkpoint of `epoch` was sealed: it takes back all that was to follow."""
+        kept = {e: earlier for e, earlier in self.checkpoints.items() if e < epoch}
+        return Sequel({**kept, epoch: id, **sequel.checkpoints}, sequel.given_up_after)
+
+
+NOTHING_FOLLOWED = Sequel()
+
+
+def find_sequel(
+    store: DurableCheckpointStore, chosen: CheckpointManifest | None, skipped: Iterable[int], timeline: UUID | None
+) -> Sequel:
+    """Go through the later checkpoints in the order in which they were sealed. Other timelines say nothing here."""
+    found = Sequel.of(chosen)
+    for id in sorted(skipped):
+        try:
+            manifest = store.load_by_id(id)
+        except CorruptCheckpoint:
+            manifest = None
+        if manifest is not None:
+            if manifest.epoch > 0 and manifest.timeline == timeline:
+                found = found.overruled_by(id, manifest.epoch, Sequel.of(manifest))
+        elif (progress := progress_without_manifest(store, id, timeline)) is not None:
+            found = found.overruled_by(id, progress.epoch, NOTHING_FOLLOWED)
+        else:
+            found = Sequel(found.checkpoints)  # Whatever it was, it came after the word that all was given up.
+    return found.after(chosen.epoch if chosen else 0)
+
+
+def progress_without_manifest(store: DurableCheckpointStore, id: int, timeline: UUID | None) -> ProgressRecord | None:
+    """Return what a sidecar tells of a checkpoint whose manifest is damaged. It may never have been sealed."""
+    records = store.state_reader.progress_records(id)
+    return next((record for record in records if timeline in (None, record.timeline)), None)
