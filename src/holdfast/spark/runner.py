@@ -238,7 +238,8 @@ class Runner:
         finally:
             work.release()
         self._expected_batch = batch + 1
-        self._prune_now_and_then(batch)
+        if recorded is None:  # What is still to be replayed may stand in what a prune takes away.
+            self._prune_now_and_then(batch)
 
     def _prune_now_and_then(self, batch: int) -> None:
         """Prune beside the work: nothing waits for it, and it is safe beside a writer."""
