@@ -38,6 +38,11 @@ AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1
 _azurite_only = pytest.mark.skipif(AZURITE is None, reason="HOLDFAST_AZURITE is not set")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the test that takes minutes, so that all others run beside it."""
+    items.sort(key=lambda item: "test_kills" not in item.nodeid)
+
+
 _tried: Counter[str] = Counter()
 _seeds: set[int] = set()
 

@@ -232,7 +232,7 @@ class Schedule:
             assert self._word_lost
             raise Stuck from error
         elif isinstance(error, PipelineError) and "was removed from the pipeline" in text:
-            assert len(self.sinks) < len(self.world.targets)
+            assert len(process.sinks) < len(self.world.targets)
             self.sinks = list(self.world.targets)
         elif isinstance(error, ReplayMismatch):
             # An old working directory of another machine knows an attempt at the epoch that never happened, or a sink

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -127,7 +128,7 @@ class Runner:
         for record in start.replays:
             self._replay(record)
         self._add_closing_batch()
-        remove_directories(self._work_root, keep=self._directory.path)
+        remove_directories(self._work_root, before=start.owner.generation)
         return start
 
     def _facts(self) -> PipelineFacts:
@@ -169,6 +170,7 @@ class Runner:
 
     def _restore(self, start: Start, old: list[str]) -> WorkingDirectory:
         target = os.path.join(self._work_root, str(start.owner.generation))
+        shutil.rmtree(target, ignore_errors=True)  # Left by a pipeline whose store is gone: this generation is new.
         os.makedirs(self._work_root, exist_ok=True)
         if start.chosen is None:
             os.makedirs(target)

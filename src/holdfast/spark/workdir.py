@@ -206,13 +206,12 @@ def _link_verified(file: StateFile, target: str, directories: list[str]) -> bool
     return False
 
 
-def remove_directories(root: str, keep: str) -> None:
-    """Remove the working directories of earlier generations."""
+def remove_directories(root: str, before: int) -> None:
+    """Remove the working directories of earlier generations; a later one belongs to whoever replaced us."""
     with contextlib.suppress(FileNotFoundError):
         for name in os.listdir(root):
-            path = os.path.join(root, name)
-            if name.isdigit() and path != keep:
-                shutil.rmtree(path, ignore_errors=True)
+            if name.isdigit() and int(name) < before:
+                shutil.rmtree(os.path.join(root, name), ignore_errors=True)
 
 
 def check_parts(parts: dict[str, bytes], batch: int) -> None:
