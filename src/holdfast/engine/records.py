@@ -29,7 +29,7 @@ def sealed_tokens(store: DurableCheckpointStore, manifest: CheckpointManifest) -
     """Return what is sealed for each sink and was not given up; None when it cannot be read."""
     if manifest.sink_tokens:
         return _tokens(manifest.sink_tokens)
-    progress = _progress(store, manifest)
+    progress = progress_of(store, manifest)
     return None if progress is None else _tokens_in(progress)
 
 
@@ -112,12 +112,12 @@ def _record(store: DurableCheckpointStore, id: int, timeline: UUID | None) -> Re
         f"the sidecar of checkpoint {id}",
         tokens,
         owed=frozenset(tokens or ()),
-        given_up=_given_up(_token_values(progress)),
+        given_up=_given_up(token_values(progress)),
     )
 
 
 def _decided(store: DurableCheckpointStore, manifest: CheckpointManifest) -> RecordedEpoch:
-    progress = _progress(store, manifest)
+    progress = progress_of(store, manifest)
     tokens, given_up = sealed_tokens(store, manifest), _given_up(manifest.sink_tokens)
     without = {name for name, epoch in manifest.sink_epochs.items() if epoch < manifest.epoch}
     statuses = manifest.sink_commit_statuses
@@ -133,21 +133,22 @@ def _decided(store: DurableCheckpointStore, manifest: CheckpointManifest) -> Rec
     )
 
 
-def _progress(store: DurableCheckpointStore, manifest: CheckpointManifest) -> ProgressRecord | None:
-    """Return None for damage, and for a checkpoint of another system, which has no such record."""
+def progress_of(store: DurableCheckpointStore, manifest: CheckpointManifest) -> ProgressRecord | None:
+    """Return a checkpoint's progress record; None for damage, and for one of another system, which has none."""
     try:
         return None if manifest.sidecar is None else store.state_reader.progress(manifest.sidecar)
     except CorruptCheckpoint:
         return None
 
 
-def _token_values(progress: ProgressRecord) -> dict[str, Any]:
+def token_values(progress: ProgressRecord) -> dict[str, Any]:
+    """Return the tokens of every sink as they stand there; null for one that was given up."""
     values: dict[str, Any] = json.loads(progress.parts.get(TOKENS_PART, b"{}"))
     return values
 
 
 def _tokens_in(progress: ProgressRecord) -> dict[str, Token] | None:
-    return _tokens(_token_values(progress)) if TOKENS_PART in progress.parts else None
+    return _tokens(token_values(progress)) if TOKENS_PART in progress.parts else None
 
 
 def _tokens(values: Mapping[str, Any]) -> dict[str, Token]:

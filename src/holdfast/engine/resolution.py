@@ -4,7 +4,6 @@ All of them seal the newest good checkpoint again, as a fence does, with the dec
 starts next goes on from there and finds it. A pipeline that is still running is fenced by that, so stop it first.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -14,8 +13,9 @@ from holdfast.core.contracts import Sink, Token
 from holdfast.core.entries import SinkCommitStatus
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.progress import ProgressRecord
-from holdfast.engine.coordinator import SCHEMA_PARTS, TOKENS_PART
+from holdfast.engine.coordinator import SCHEMA_PARTS
 from holdfast.engine.fencing import build_fence, take_over
+from holdfast.engine.records import progress_of, token_values
 from holdfast.engine.recovery import APPROVED, RecoveryDecision, decide_recovery
 from holdfast.errors import CorruptCheckpoint, Fenced, InvalidRequest, NoValidCheckpoint, SinkError
 from holdfast.secrets import scrub
@@ -78,17 +78,9 @@ def owed_epoch(store: DurableCheckpointStore, sink: str, epoch: int) -> OwedEpoc
             f"sink '{sink}' is owed nothing of epoch {epoch}: the newest checkpoint is of epoch {chosen.epoch} "
             f"and says {status}"
         )
-    progress = _progress(store, chosen)
-    large = progress.parts.get(TOKENS_PART) if progress else None
-    tokens = chosen.sink_tokens or (json.loads(large) if large else {})
+    progress = progress_of(store, chosen)
+    tokens = chosen.sink_tokens or (token_values(progress) if progress else {})
     return OwedEpoch(sink, decision, chosen, tokens, progress)
-
-
-def _progress(store: DurableCheckpointStore, manifest: CheckpointManifest) -> ProgressRecord | None:
-    try:
-        return None if manifest.sidecar is None else store.state_reader.progress(manifest.sidecar)
-    except CorruptCheckpoint:
-        return None  # The sidecar is sound, or the checkpoint would not have been chosen: it is not one of ours.
 
 
 def discard_epoch(
