@@ -92,13 +92,13 @@ class ChaosLab:
         self._feed.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._feeding.clear()
         self._feed.join()
         if self._victim is not None:
             self._victim.kill()
         self._server.remove()
-        if self._keep:
+        if self._keep or kind is not None:
             print(f"kept for you to look at: {self._home}")
             return
         if self.can_fill_disk:

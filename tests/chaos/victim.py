@@ -15,6 +15,7 @@ from holdfast.engine.events import EpochCommitted, Event, Recovered
 from holdfast.errors import Fenced, HoldfastError
 from holdfast.spark.pipeline import Pipeline
 from holdfast.spark.session import local_session
+from spark.killed_pipeline import quick_start
 
 FENCED, STOPPED = 5, 7
 
@@ -40,12 +41,11 @@ class Tell:
 
 
 def build(base: Path, url: str, clock: JumpedClock) -> Pipeline:
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     pipeline = Pipeline(
         "chaos",
         store=base / "store",
         work_dir=base / "work",
-        spark=local_session("chaos", master="local[2]", conf=quick),
+        spark=local_session("chaos", master="local[2]", conf=quick_start(base.parent / "spark")),
         delivery=DeliverySettings(attempts=4, commit_seconds=20, prepare_seconds=30),
         retain=6,
         clock=clock,

@@ -21,6 +21,13 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def quick_start(scratch: Path) -> dict[str, str]:
+    """Return settings for a JVM that lives shortly, with its scratch files where they go with the test."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={scratch}"
+    return {"spark.driver.extraJavaOptions": java, "spark.local.dir": str(scratch)}
+
+
 class KillAt:
     """Kills at `<epoch>:<before|after>:<step>[:<sink>]`, or at `<epoch>:committed`, before Spark's own commit."""
 
@@ -62,8 +69,7 @@ def main(base: Path, kind: str, state: str, moment: str) -> None:
         medium = DiesBetweenSidecarAndManifest(str(base / "store"), LocalDisk())
         medium.prepare()
         options["store"] = DurableCheckpointStore(medium, retain=None, vnode_count=2)
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-    options["spark"] = local_session("killed", master="local[2]", conf=quick)
+    options["spark"] = local_session("killed", master="local[2]", conf=quick_start(base / "spark"))
     observers = [] if moment in ("never", "sidecar") else [KillAt(moment)]
     PIPELINES[kind](base, **options).run(once=True, observers=observers)
     print("finished", flush=True)
