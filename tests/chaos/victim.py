@@ -12,7 +12,7 @@ from holdfast import sinks, sources
 from holdfast.clock import SystemClock
 from holdfast.engine.delivery import DeliverySettings
 from holdfast.engine.events import EpochCommitted, Event, Recovered
-from holdfast.errors import Fenced, HoldfastError
+from holdfast.errors import Fenced
 from holdfast.spark.pipeline import Pipeline
 from holdfast.spark.session import local_session
 from spark.killed_pipeline import quick_start
@@ -78,8 +78,8 @@ def main() -> int:
     except Fenced as error:
         print("fenced", error, flush=True)
         return FENCED
-    except (HoldfastError, OSError) as error:
-        print("stopped", f"{type(error).__name__}: {error}", flush=True)
+    except Exception as error:  # A full disk comes out of Spark, of pyarrow, of the store, each in its own words.
+        print("stopped", type(error).__name__, " ".join(str(error).split())[:500], flush=True)
         return STOPPED
     return 0
 
