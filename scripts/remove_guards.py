@@ -23,6 +23,7 @@ ENGINE = ("tests/engine",)
 SINKS = ("tests/connectors/test_contract_behaviors.py",)
 TRAPS = "tests/spark/test_traps.py"
 RECOVERY = "tests/spark/test_pipeline_recovery.py"
+OPERATORS = "tests/spark/test_operators.py::test_crashes_damage_and_a_lost_working_directory_change_nothing"
 
 
 @dataclass(frozen=True)
@@ -275,24 +276,25 @@ GUARDS = [
     ),
     Guard(
         "every start has a fresh working directory",
-        "spark/runner.py",
-        "        target = os.path.join(self._work_root, str(start.owner.generation))\n",
-        '        target = os.path.join(self._work_root, "1")\n',
-        (TRAPS,),
+        "spark/workdir.py",
+        "    old, wanted = list(old_directories), list(files)\n",
+        "    old, wanted = list(old_directories), list(files)\n"
+        "    for path in old:\n        shutil.copytree(path, target, dirs_exist_ok=True)\n",
+        (f"{TRAPS}::test_state_of_an_abandoned_future_is_never_loaded",),
     ),
     Guard(
         "a file of the old working directory is hashed before it is linked",
         "spark/workdir.py",
         " and hashlib.sha256(_mapped(source)).hexdigest() == file.sha256",
         "",
-        (TRAPS,),
+        (f"{TRAPS}::test_an_edited_working_directory_changes_nothing",),
     ),
     Guard(
         "a large batch is cached",
         "spark/rows.py",
         "            frame.persist(StorageLevel.MEMORY_AND_DISK)\n",
         "",
-        (TRAPS,),
+        (f"{TRAPS}::test_a_batch_is_computed_once_for_all_its_sinks",),
     ),
     Guard(
         "one epoch for each replay",
@@ -302,42 +304,49 @@ GUARDS = [
         "            batch = record.epoch - 1\n"
         '            self._directory.write_offsets(batch, record.parts[f"offsets/{batch}"], {})\n'
         "        for record in start.replays[-1:]:\n            self._replay(record)\n",
-        (RECOVERY,),
+        (f"{RECOVERY}::test_two_epochs_damaged_are_replayed_one_by_one",),
     ),
     Guard(
         "the batch that closes windows",
         "spark/runner.py",
         "        self._add_closing_batch()\n        remove_directories",
         "        remove_directories",
-        (TRAPS,),
+        (f"{TRAPS}::test_the_batch_that_closes_windows_comes_after_a_crash_too",),
     ),
     Guard(
         "a query start forgets watermarks per input",
         "spark/runner.py",
         "        self._batches.query_starts()\n",
         "",
-        (TRAPS,),
+        (f"{TRAPS}::test_with_two_watermarks_a_replay_forgets_what_spark_forgets",),
     ),
     Guard(
         "the policy over several watermarks",
         "spark/batch.py",
         "advance(observed_ms, self.directory.offsets(batch).watermark_policy)",
         "advance(observed_ms)",
-        (TRAPS,),
+        (f"{TRAPS}::test_with_two_watermarks_and_one_idle_input_we_seal_what_spark_goes_on_with",),
+    ),
+    Guard(
+        "a stale order is taken off a batch",
+        "spark/batch.py",
+        "else without_stale_order(self._frame)\n",
+        "else self._frame\n",
+        (f"{TRAPS}::test_a_batch_that_claims_a_stale_order_is_computed",),
     ),
     Guard(
         "the source log is compacted as Spark expects",
         "spark/workdir.py",
         "    compact_as_expected(target, compact_interval)\n",
         "",
-        (TRAPS,),
+        (f"{TRAPS}::test_a_restart_finds_the_source_log_that_spark_looks_for",),
     ),
     Guard(
         "transformWithState finds its schemas in the new place",
         "spark/workdir.py",
         "data.replace(old_root.encode(), new_root.encode())",
         "data",
-        ("tests/spark/test_operators.py",),
+        (f"{OPERATORS}[python_state-rocksdb]",),
     ),
 ]
 
