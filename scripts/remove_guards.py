@@ -371,7 +371,7 @@ def noticed_by(guard: Guard) -> str | None:
         command = [sys.executable, "-m", "pytest", *guard.tests, "-q", "-x", "-p", "no:cacheprovider", "--no-header"]
         environment = {**os.environ, "PYTHONPATH": str(place / "src")}
         done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
-        failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED tests", "ERROR tests"))]
         return failed[0].split(" - ")[0] if failed else None
 
 
