@@ -168,11 +168,13 @@ class ChaosLab:
             self._count_recovery(json.loads(line))
         self.tally["epochs committed"] += len(victim.lines("epoch"))
         code = victim.wait()
+        if victim.lines("epoch"):
+            self.stuck = []
         if code == FENCED:
             self.count("lives ended: fenced")
         elif code == STOPPED:
             self.count("lives ended: stopped with an error, started again")
-            self.stuck = [] if victim.lines("epoch") else [*self.stuck, *victim.lines("stopped")]
+            self.stuck += victim.lines("stopped") if not victim.lines("epoch") else []
         elif code != -signal.SIGKILL:
             raise AssertionError(f"exit {code}, see {victim.log}")
         victim.kill()
