@@ -11,33 +11,29 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.events import Recovered, StepStarted
-from holdfast.engine.fencing import take_over
-from holdfast.errors import Fenced, MissingExtra, PipelineDefinitionError, PipelineError, SinkError
+from holdfast.engine.events import StepStarted
+from holdfast.errors import MissingExtra, PipelineDefinitionError, PipelineError, SinkError
 from holdfast.interfaces import late
 from holdfast.interfaces.cli.watching import Watcher
 from holdfast.interfaces.execution import running, session
 from holdfast.interfaces.execution.failures import Whereabouts, explained
 from holdfast.interfaces.execution.running import RunOptions, run_pipeline
 from holdfast.interfaces.pipeline_file import PipelineFile, read_pipeline_file
-from interfaces.conftest import writable
 from interfaces.test_pipeline_file import BASE
 
 # What ended a run, in one line
 
 
-def where(generation: int | None = 1, epoch: int | None = 3) -> Whereabouts:
+def where(epoch: int | None = 3) -> Whereabouts:
     found = Whereabouts()
-    if generation is not None:
-        found.on_event(Recovered({"generation": generation}))
     if epoch is not None:
         found.on_event(StepStarted(epoch, "compute"))
         found.on_event(StepStarted(epoch, "prepare", "db"))
     return found
 
 
-def told(error: Exception, store: object = "memory://none", place: Whereabouts | None = None, *files: str) -> Any:
-    return explained(error, "orders", str(store), place or where(), files)
+def told(error: Exception, place: Whereabouts | None = None, *files: str) -> Any:
+    return explained(error, "orders", place or where(), files)
 
 
 class AnalysisException(Exception):
@@ -66,7 +62,7 @@ def test_an_error_of_spark_is_its_first_line() -> None:
 def test_an_error_before_the_first_epoch_names_the_step_of_recovery() -> None:
     place = where(epoch=None)
     place.on_event(StepStarted(3, "recovery.restore"))
-    assert str(told(AnalysisException("no disk"), "memory://none", place)).endswith("recovery, restore: no disk")
+    assert str(told(AnalysisException("no disk"), place)).endswith("recovery, restore: no disk")
 
 
 def test_an_error_of_a_python_worker_is_the_users_own() -> None:
@@ -90,27 +86,13 @@ def test_an_error_in_the_users_code_names_the_place(tmp_path: Path) -> None:
     exec(compile(code.read_text(), str(code), "exec"), names)
     with pytest.raises(KeyError) as caught:
         names["broken"]()
-    error = told(caught.value, "memory://none", where(epoch=None), str(code))
+    error = told(caught.value, where(epoch=None), str(code))
     assert str(error) == "pipeline 'orders' failed: KeyError: 'amount' (views.py:2, in broken)"
 
 
 def test_a_fault_of_ours_stays_one() -> None:
     error = AssertionError("unreachable")
     assert told(error) is error
-
-
-def test_when_somebody_else_took_over_that_is_what_happened(tmp_path: Path) -> None:
-    store = writable(tmp_path)
-    take_over(store)
-    assert isinstance(told(FileNotFoundError("work/1/offsets"), tmp_path), FileNotFoundError)
-    winner = take_over(store).fence
-    error = told(FileNotFoundError("work/1/offsets"), tmp_path)
-    assert isinstance(error, Fenced)
-    assert str(error) == (
-        f"generation 2 of timeline {winner.timeline} took the store over with checkpoint 2, this was generation 1: "
-        "another process runs this pipeline"
-    )
-    assert isinstance(told(OSError("early"), tmp_path, where(generation=None)), OSError)
 
 
 # Stopping

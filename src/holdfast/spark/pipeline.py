@@ -130,7 +130,10 @@ class Pipeline:
             start = runner.prepare()
             runner.start_query(once=once, interval=self._trigger)
         except BaseException as error:
-            runner.close(error)
+            fenced = runner.replaced_by(error)
+            runner.close(fenced or error)
+            if fenced is not None:
+                raise fenced from error
             raise
         return Handle(runner, start)
 

@@ -300,11 +300,11 @@ class Runner:
             failure = PipelineError(f"Spark stopped the query: {_spark_message(error)}")
             failure.__cause__ = error
         if failure is not None:
-            raise self._replaced_by(failure) or failure
+            raise self.replaced_by(failure) or failure
 
-    def _replaced_by(self, failure: BaseException) -> Fenced | None:
+    def replaced_by(self, failure: BaseException) -> Fenced | None:
         """Whoever takes over removes our working directory: whatever failed then, this is why."""
-        if isinstance(failure, Fenced) or not isinstance(failure, Exception):
+        if isinstance(failure, Fenced) or not isinstance(failure, Exception) or not hasattr(self, "_writer"):
             return None
         with contextlib.suppress(CheckpointStoreError):
             if (fenced := self._writer.replaced()) is not None:

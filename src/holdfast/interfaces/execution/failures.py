@@ -5,10 +5,8 @@ import re
 import traceback
 from collections.abc import Collection
 
-from holdfast.engine.events import Event, Recovered, StepStarted
-from holdfast.errors import CheckpointStoreError, Fenced, HoldfastError, PipelineError
-from holdfast.interfaces.opening import open_service
-from holdfast.interfaces.service import LATEST
+from holdfast.engine.events import Event, StepStarted
+from holdfast.errors import HoldfastError, PipelineError
 
 _SPARK = ("pyspark", "py4j")
 _PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Za-z_]\w*(?:Error|Exception|Warning|Exit|Interrupt)\b.*")
@@ -17,19 +15,15 @@ _LONGEST = 400
 
 
 class Whereabouts:
-    """An observer that remembers what a failure's message should say: the epoch, the step, and who we are."""
+    """An observer that remembers what a failure's message should say: the epoch and the step."""
 
     def __init__(self) -> None:
-        self.generation: int | None = None
         self._at: tuple[int, str] | None = None
 
     def on_event(self, event: Event) -> None:
         """Remember it."""
-        match event:
-            case Recovered():
-                self.generation = event.report.get("generation")
-            case StepStarted(sink=None):
-                self._at = (event.epoch, event.step)
+        if isinstance(event, StepStarted) and event.sink is None:
+            self._at = (event.epoch, event.step)
 
     def __str__(self) -> str:
         if self._at is None:
@@ -38,15 +32,8 @@ class Whereabouts:
         return f"{step.replace('.', ', ')}: " if step.startswith("recovery.") else f"epoch {epoch}, {step}: "
 
 
-def explained(
-    error: Exception, pipeline: str, store: str, where: Whereabouts, user_files: Collection[str]
-) -> Exception:
+def explained(error: Exception, pipeline: str, where: Whereabouts, user_files: Collection[str]) -> Exception:
     """Return what to tell about an error; the error itself when it says all, or when it is a fault of ours."""
-    if isinstance(error, Fenced):
-        return error
-    winner = _winner(store, where.generation)
-    if winner is not None:
-        return winner
     if isinstance(error, HoldfastError):
         return error
     prefix = f"pipeline '{pipeline}' failed: {where}"
@@ -55,24 +42,6 @@ def explained(
     place = _place_in(error, user_files)
     return (
         error if place is None else PipelineError(f"{prefix}{type(error).__name__}: {_first_line(error)} ({place})")
-    )
-
-
-def _winner(store: str, generation: int | None) -> Fenced | None:
-    """Return who took the store over from us, if that is why things fail: its start removes our working directory."""
-    if generation is None:
-        return None
-    try:
-        newest = open_service(store).manifest(LATEST)
-    except CheckpointStoreError:
-        return None
-    if newest.generation is None or newest.generation <= generation:
-        return None
-    return Fenced(
-        f"generation {newest.generation} of timeline {newest.timeline} took the store over with checkpoint "
-        f"{newest.checkpoint_id}, this was generation {generation}: another process runs this pipeline",
-        checkpoint_id=newest.checkpoint_id,
-        owner={"generation": newest.generation, "timeline": str(newest.timeline)},
     )
 
 

@@ -95,7 +95,7 @@ def _explaining(file: PipelineFile, where: Whereabouts) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = explained(error, file.name, file.store, where, file.user_files())
+        told = explained(error, file.name, where, file.user_files())
         if told is error:
             raise
         raise told from error
