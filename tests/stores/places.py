@@ -2,6 +2,7 @@
 
 import errno
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,12 +50,12 @@ class Recorder:
         return result
 
 
-class Place:
+class Place(ABC):
     """Somewhere a store can be. Keys are paths below the store's root, as people see them."""
 
+    @abstractmethod
     def medium(self) -> Medium:
         """Return a new medium on this place, ready for writing."""
-        raise NotImplementedError
 
     def open(
         self, *, retain: int | None = None, vnode_count: int = 256, medium: Any = None
@@ -70,17 +71,17 @@ class Place:
         """Change stored bytes behind the store's back."""
         self.put(key, change(self.get(key)))
 
-    def get(self, key: str) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    def get(self, key: str) -> bytes: ...
 
-    def put(self, key: str, data: bytes) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def put(self, key: str, data: bytes) -> None: ...
 
-    def delete(self, key: str) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def delete(self, key: str) -> None: ...
 
-    def contents(self) -> set[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def contents(self) -> set[str]: ...
 
 
 class DirectoryPlace(Place):
