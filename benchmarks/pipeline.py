@@ -148,7 +148,7 @@ def measure(workload: Workload, spark: SparkSession, directory: Path, generator:
 def s3_store() -> Iterator[str]:
     """Serve a bucket on this machine."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(port=0)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     endpoint = f"http://{host}:{port}"
@@ -187,7 +187,7 @@ def main() -> None:
     """Measure what was asked for and write it down."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", help="workloads whose name contains this")
+    parser.add_argument("--only", help="workloads whose name contains this; the results of the others stay")
     parser.add_argument("--quick", action="store_true", help="few rounds; does not touch the results")
     arguments = parser.parse_args()
     chosen = [w for w in WORKLOADS if not arguments.only or arguments.only in w.name]
@@ -206,16 +206,25 @@ def main() -> None:
                 Holdfast.open_store = staticmethod(lambda path, url=url: url or str(path))
                 result = measure(workload, spark, base / str(number), generator)
             results.append(result.to_json_value(generator))
-            shutil.rmtree(base / str(number))
+            print_table(results[-1:])
+            # Spark still tidies up in there now and then.
+            shutil.rmtree(base / str(number), ignore_errors=True)
     finally:
         spark.stop()
-        shutil.rmtree(base)
-    print_table(results)
-    if not arguments.quick and not arguments.only:
-        RESULTS.mkdir(exist_ok=True)
-        document = {"machine": facts, "seed": arguments.seed, "results": results}
-        (RESULTS / "pipeline.json").write_text(json.dumps(document, indent=1) + "\n")
-        plot(results, RESULTS / "pipeline.svg")
+        shutil.rmtree(base, ignore_errors=True)
+    if not arguments.quick:
+        keep(results, {"machine": facts, "seed": arguments.seed})
+
+
+def keep(results: Sequence[dict[str, Any]], facts: Mapping[str, Any]) -> None:
+    """Write results down, each beside those of the other workloads that were measured before."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / "pipeline.json"
+    before = json.loads(path.read_text())["results"] if path.exists() else []
+    known = {result["workload"]["name"]: result for result in [*before, *({**r, **facts} for r in results)]}
+    ordered = [known[workload.name] for workload in WORKLOADS if workload.name in known]
+    path.write_text(json.dumps({"results": ordered}, indent=1) + "\n")
+    plot(ordered, RESULTS / "pipeline.svg")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ LAYER_IMPORTS = {
     "stores": {"stores", "core", "clock", "errors", "secrets"},
     "engine": {"engine", "stores", "core", "clock", "errors", "secrets"},
     "spark": {"spark", "engine", "stores", "core", "clock", "errors", "secrets"},
-    "connectors": {"connectors", "spark", "core", "clock", "errors", "secrets"},
+    "connectors": {"connectors", "spark", "stores", "core", "clock", "errors", "secrets"},
     "interfaces": {"interfaces", "engine", "stores", "core", "clock", "errors", "secrets"},
     "testing": {"testing", "engine", "stores", "core", "clock", "errors", "secrets"},
 }

@@ -23,6 +23,9 @@
     |   +-- MissingExtra                install the extra that a connector needs
     |   +-- ApprovalNeeded              the pipeline changed: approve the difference, or undo it
     |   +-- ReplayMismatch              a replayed epoch did not give what was recorded
+    |   +-- SourceError                 a source cannot be read as it has to be; alone: stop, a person must look
+    |       +-- SourceUnavailable       try again: the source did not answer
+    |       +-- SourceHistoryLost       rows that were not read yet are gone from the source
     +-- StreamingError                  binary snapshots
         +-- DeserializationError        the bytes are truncated or malformed
 
@@ -141,6 +144,18 @@ class ApprovalNeeded(PipelineError):
 
 class ReplayMismatch(PipelineError):
     """A replayed epoch differs from its record, so going on would lose or double rows."""
+
+
+class SourceError(PipelineError):
+    """A source cannot be read as it has to be, and trying again will not help."""
+
+
+class SourceUnavailable(SourceError):
+    """The source did not answer; the same call may succeed later."""
+
+
+class SourceHistoryLost(SourceError):
+    """Rows that come next are gone from the source: expired, purged, vacuumed. The message gives the numbers."""
 
 
 class StreamingError(HoldfastError):

@@ -81,6 +81,24 @@ class EpochReplayed(Event):
 
 
 @dataclass(frozen=True)
+class SourceProgress(Event):
+    """A source was asked how far it has come; what lies before `kept_from` it may let go.
+
+    `lag` is from the newest checkpoint to the head, `held_back` from the oldest checkpoint that recovery may fall
+    back to, `held_by`, to the newest.
+    """
+
+    source: str
+    offsets: dict[str, str]
+    head: dict[str, str]
+    lag: int
+    unit: str
+    kept_from: dict[str, str]
+    held_back: int
+    held_by: int
+
+
+@dataclass(frozen=True)
 class Stopped(Event):
     """The pipeline ended; `error` None means that it was asked to, or that there was nothing more to do."""
 

@@ -2,6 +2,8 @@
 
 import os
 
+from holdfast.core.sources import Materials
+from holdfast.stores.materials import FOLDER, open_materials
 from holdfast.stores.store import DurableCheckpointStore
 
 
@@ -14,3 +16,11 @@ def local_base(store: DurableCheckpointStore, pipeline: str) -> str:
 def spool_directory(store: DurableCheckpointStore, pipeline: str) -> str:
     """Return where rows wait for sinks whose target cannot hold them, a directory for each sink."""
     return os.path.join(local_base(store, pipeline), "spool")
+
+
+def materials_of(store: DurableCheckpointStore, pipeline: str) -> Materials:
+    """Return the files beside the checkpoints; beside the working directory for a store that is only in memory."""
+    place = store.describe()
+    if place.startswith("memory://"):
+        place = local_base(store, pipeline)
+    return open_materials(f"{place.rstrip('/')}/{FOLDER}")

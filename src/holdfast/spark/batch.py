@@ -9,6 +9,7 @@ from holdfast.core.contracts import Rows
 from holdfast.core.entries import ConnectorCheckpoint
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.engine.coordinator import CapturedEpoch
+from holdfast.engine.upstream import Upstream
 from holdfast.errors import PipelineError
 from holdfast.spark.definition import BuiltQuery, Definition, evaluate_views
 from holdfast.spark.plan_facts import PlanReader, WatermarkTracker
@@ -27,8 +28,10 @@ class BatchReader:
         directory: WorkingDirectory,
         chosen: CheckpointManifest | None,
         schema_parts: Mapping[str, bytes],
+        upstream: Upstream,
     ) -> None:
         self.definition, self.built, self.directory = definition, built, directory
+        self._upstream = upstream
         self.schema_parts = schema_parts
         self._spark = spark
         self._watermarks = WatermarkTracker((chosen.watermark or 0) if chosen else 0)
@@ -86,8 +89,10 @@ class BatchReader:
         for name, line in zip(self.built.inputs, lines, strict=False):
             if line != "-" and name in self.definition.sources:
                 spec = self.definition.sources[name].spec
+                position = dict(spec.read_offsets(line))
+                notes = {"connector": spec.connector or spec.format, **spec.metadata}
                 offsets[name] = ConnectorCheckpoint(
-                    offsets=dict(spec.read_offsets(line)), epoch=epoch, metadata={"connector": spec.format}
+                    offsets=position, epoch=epoch, metadata={**notes, **self._upstream.notes(name, position)}
                 )
         return offsets
 

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.core.contracts import Sink
 from holdfast.core.sources import SourceSpec
 from holdfast.errors import PipelineDefinitionError
+from holdfast.spark.failures import error_in
 from holdfast.spark.rows import COLLECT_BYTES, OUTPUT_COLUMN, tagged_union
 
 Query = str | Callable[..., DataFrame]
@@ -126,9 +127,12 @@ class BuiltQuery:
     plan_digest: str
 
 
-def build_query(definition: Definition, spark: SparkSession) -> BuiltQuery:
-    """Turn the definition into one streaming DataFrame."""
-    sources = {name: _read(spark, source) for name, source in definition.sources.items()}
+def build_query(
+    definition: Definition, spark: SparkSession, start_options: Mapping[str, Mapping[str, str]] | None = None
+) -> BuiltQuery:
+    """Turn the definition into one streaming DataFrame. `start_options` say where sources begin that never ran."""
+    starts = start_options or {}
+    sources = {name: _read(spark, source, starts.get(name, {})) for name, source in definition.sources.items()}
     frames = evaluate_views(definition, spark, sources)
     outputs = {name: frames[name] for name in definition.outputs}
     stateful = tuple(node for frame in outputs.values() for node in _stateful_nodes(frame))
@@ -145,15 +149,28 @@ def build_query(definition: Definition, spark: SparkSession) -> BuiltQuery:
     )
 
 
-def _read(spark: SparkSession, source: SourceDefinition) -> DataFrame:
-    reader = spark.readStream.format(source.spec.format).options(**dict(source.spec.options))
-    if source.spec.schema is not None:
-        reader = reader.schema(source.spec.schema)
+def _read(spark: SparkSession, source: SourceDefinition, start_options: Mapping[str, str]) -> DataFrame:
+    spec = source.spec
+    if spec.data_source is not None:
+        spark.dataSource.register(spec.data_source())
+    reader = spark.readStream.format(spec.format).options(**{**spec.options, **start_options})
+    if spec.schema is not None:
+        reader = reader.schema(spec.schema)
     try:
         frame = reader.load()
         return frame.withWatermark(*source.watermark) if source.watermark else frame
     except PySparkException as error:
-        raise PipelineDefinitionError(f"source '{source.name}': {_first_line(error)}") from error
+        ours = error_in(error)
+        if ours is not None:
+            raise ours from error
+        raise PipelineDefinitionError(f"source '{source.name}': {_first_line(error)}{_hint(spec)}") from error
+
+
+def _hint(spec: SourceSpec) -> str:
+    if not spec.packages:
+        return ""
+    wanted = ",".join(spec.packages)
+    return f". It needs {wanted}: leave the Spark session to Holdfast, or start it with spark.jars.packages={wanted}"
 
 
 def evaluate_views(

@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.contracts import OnForeign, Sink
 from holdfast.core.manifest import CheckpointManifest
-from holdfast.core.sources import SourceSpec
+from holdfast.core.sources import SourceSpec, packages_of
 from holdfast.engine.delivery import DeliverySettings
 from holdfast.engine.events import LogObserver, Observer, Observers
 from holdfast.engine.identity import OnChange
-from holdfast.engine.places import local_base, spool_directory
+from holdfast.engine.places import local_base, materials_of, spool_directory
 from holdfast.engine.startup import Start, StartOptions
 from holdfast.errors import PipelineDefinitionError
 from holdfast.spark.definition import Definition, Query
@@ -141,7 +141,8 @@ class Pipeline:
         """Return what runs the pipeline, before recovery. For those who drive it step by step; others use `start`."""
         if not self._definition.sinks:
             raise PipelineDefinitionError(f"pipeline '{self.name}' has no sink")
-        spark = self._spark or local_session(self.name)
+        specs = [source.spec for source in self._definition.sources.values()]
+        spark = self._spark or local_session(self.name, packages=packages_of(specs))
         check_session(spark)
         store = self._open_store()
         return Runner(
@@ -150,6 +151,7 @@ class Pipeline:
             store,
             self._work_root(store),
             spool_directory(store, self.name),
+            materials_of(store, self.name),
             options=options,
             delivery=self._delivery,
             observer=Observers([LogObserver(), *observers]),

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from holdfast.clock import Clock
 from holdfast.core.contracts import SinkContext
 from holdfast.core.manifest import CheckpointManifest
+from holdfast.core.sources import Materials
 from holdfast.engine.checkpoints import CheckpointWriter
 from holdfast.engine.coordinator import SCHEMA_PARTS, Coordinator, PipelineFacts, RecordedEpoch
 from holdfast.engine.delivery import Delivery, DeliverySettings
@@ -26,9 +27,11 @@ from holdfast.engine.events import Observer, Observers, Recovered, Stopped, step
 from holdfast.engine.history import HistoryObserver
 from holdfast.engine.identity import fingerprint
 from holdfast.engine.startup import Start, StartOptions, Startup
+from holdfast.engine.upstream import Upstream
 from holdfast.errors import CheckpointStoreError, Fenced, PipelineError, ReplayMismatch
 from holdfast.spark.batch import BatchReader, MicroBatch
 from holdfast.spark.definition import BuiltQuery, Definition, build_query, definition_identity
+from holdfast.spark.failures import error_in, spark_message
 from holdfast.spark.session import configure
 from holdfast.spark.source_log import COMPACT_INTERVAL
 from holdfast.spark.workdir import WorkingDirectory, check_parts, remove_directories, restore
@@ -48,6 +51,7 @@ class Runner:
         store: DurableCheckpointStore,
         work_root: str,
         spool_root: str,
+        materials: Materials,
         *,
         options: StartOptions,
         delivery: DeliverySettings,
@@ -58,10 +62,14 @@ class Runner:
     ) -> None:
         self.definition = definition
         self._spark, self._store, self._work_root, self._spool_root = spark, store, work_root, spool_root
+        self._materials = materials
         self._options, self._settings, self._clock = options, delivery, clock
         self._history = HistoryObserver(store.history, clock)
         self._observer: Observer = Observers([self._history, observer])
         self._inline_threshold, self._retain = inline_threshold, retain
+        specs = {name: source.spec for name, source in definition.sources.items()}
+        controls = {name: spec.control for name, spec in specs.items() if spec.control is not None}
+        self._upstream = Upstream(controls, store, self._observer, clock)
         configure(spark, state=definition.state, state_partitions=definition.state_partitions)
         self.built: BuiltQuery = build_query(definition, spark)
         self._batches: BatchReader
@@ -101,10 +109,12 @@ class Runner:
         )
         old = self._old_directories()
         start = startup.run(lambda epoch: self._range_in(old, epoch))
+        with step(self._observer, self._clock, start.epoch, "recovery.sources"):
+            self._locate_sources(start)
         with step(self._observer, self._clock, start.epoch, "recovery.restore"):
             directory = self._restore(start, old)
         self._batches = BatchReader(
-            self.definition, self.built, self._spark, directory, start.chosen, self._schema_parts
+            self.definition, self.built, self._spark, directory, start.chosen, self._schema_parts, self._upstream
         )
         self._writer = CheckpointWriter(
             self._store, start.owner, start.fence, self._clock, inline_threshold=self._inline_threshold
@@ -129,7 +139,16 @@ class Runner:
             self._replay(record)
         self._add_closing_batch()
         remove_directories(self._work_root, before=start.owner.generation)
+        self._upstream.start()
         return start
+
+    def _locate_sources(self, start: Start) -> None:
+        """Find out where sources begin that were never read, and whether the others still have what comes next."""
+        self._upstream.bind(self.definition.name, start.owner.timeline, self._materials)
+        known = start.chosen.source_offsets if start.chosen else {}
+        options = self._upstream.locate({name: position.offsets for name, position in known.items()})
+        if options:
+            self.built = build_query(self.definition, self._spark, options)
 
     def _facts(self) -> PipelineFacts:
         identity = definition_identity(self.definition, self.built)
@@ -240,6 +259,7 @@ class Runner:
         finally:
             work.release()
         self._expected_batch = batch + 1
+        self._upstream.delivered(self._writer.last)
         if recorded is None:  # What is still to be replayed may stand in what a prune takes away.
             self._prune_now_and_then(batch)
 
@@ -297,7 +317,7 @@ class Runner:
     def _raise_failure(self, error: PySparkException | None) -> None:
         failure, self._failure = self._failure, None
         if failure is None and error is not None and not self._stopping.is_set():
-            failure = PipelineError(f"Spark stopped the query: {_spark_message(error)}")
+            failure = error_in(error) or PipelineError(f"Spark stopped the query: {spark_message(error)}")
             failure.__cause__ = error
         if failure is not None:
             raise self.replaced_by(failure) or failure
@@ -358,7 +378,8 @@ class Runner:
         }
 
     def close(self, error: BaseException | None = None) -> None:
-        """Let sinks and threads go."""
+        """Let sources, sinks and threads go."""
+        self._upstream.close()
         self._observer.on_event(Stopped(self._expected_batch, None if error is None else str(error)))
         for entry in self.definition.sinks.values():
             with contextlib.suppress(Exception):  # Nothing depends on a tidy goodbye.
@@ -384,8 +405,3 @@ def _end_after_batch(query: StreamingQuery, spark: SparkSession) -> None:
     except Py4JError:
         pass  # Private parts of Spark: without them its own stop does, and recovery completes the rest.
     query.stop()
-
-
-def _spark_message(error: PySparkException) -> str:
-    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from holdfast.errors import PipelineDefinitionError
 
 _PREFIX = "spark.sql.streaming."
+_PACKAGES = "spark.jars.packages"
 _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _IN_MEMORY = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
@@ -27,8 +28,17 @@ STATE_STORES: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def local_session(name: str, *, master: str = "local[*]", conf: Mapping[str, str] | None = None) -> SparkSession:
-    """Return a session on this machine, created when there is none."""
+def local_session(
+    name: str,
+    *,
+    master: str = "local[*]",
+    conf: Mapping[str, str] | None = None,
+    packages: Iterable[str] = (),
+) -> SparkSession:
+    """Return a session on this machine, created when there is none.
+
+    `packages` are fetched from the package index unless `conf` brings them already, as packages or as local jars.
+    """
     # Spark starts Python workers of its own; without this they are whatever `python3` is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName(name)
@@ -38,9 +48,18 @@ def local_session(name: str, *, master: str = "local[*]", conf: Mapping[str, str
         "spark.sql.session.timeZone": "UTC",
         "spark.log.level": "ERROR",
     }
-    for key, value in {**defaults, **(conf or {})}.items():
+    for key, value in {**defaults, **with_packages(conf or {}, packages)}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def with_packages(conf: Mapping[str, str], packages: Iterable[str]) -> dict[str, str]:
+    """Return the settings with the packages that they do not name yet."""
+    brought = conf.get(_PACKAGES, "")
+    known = f"{brought},{conf.get('spark.jars', '')}"
+    missing = [package for package in packages if package.split(":")[1] not in known]
+    wanted = ",".join(filter(None, [brought, *missing]))
+    return {**conf, _PACKAGES: wanted} if wanted else dict(conf)
 
 
 def check_session(spark: Any) -> None:

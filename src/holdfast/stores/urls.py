@@ -112,7 +112,13 @@ def _directory(path: str, read_only: bool) -> DirectoryMedium:
 
 
 def _bucket(url: str, options: Mapping[str, str]) -> BucketMedium:
-    parts = urlsplit(url)
+    bucket, prefix = open_bucket(url, options)
+    return BucketMedium(bucket, url, prefix)
+
+
+def open_bucket(url: str, options: Mapping[str, str] | None = None) -> tuple[Bucket, str]:
+    """Return the bucket that a URL names, and the prefix in it."""
+    parts, options = urlsplit(url), options or {}
     # abfss://container@account.dfs.core.windows.net/prefix is the one form with an '@' that is no credential.
     in_account = parts.scheme in ("abfs", "abfss") and parts.netloc.count("@") == 1 and "@" not in parts.path
     if ("@" in url and not in_account) or ":" in parts.netloc or parts.query or parts.fragment:
@@ -130,4 +136,4 @@ def _bucket(url: str, options: Mapping[str, str]) -> BucketMedium:
     except (BaseError, ValueError) as error:
         reason = scrub(str(error).split("\n", 1)[0])
         raise StoreConfigurationError(f"cannot open '{url}': {reason}") from None
-    return BucketMedium(Bucket(store), url, parts.path.strip("/"))
+    return Bucket(store), parts.path.strip("/")

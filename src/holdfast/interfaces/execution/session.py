@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast.core.sources import packages_of
 from holdfast.errors import MissingExtra, PipelineError
 from holdfast.interfaces import late
 from holdfast.interfaces.pipeline_file import PipelineFile
@@ -31,7 +32,8 @@ def start_session(file: PipelineFile, *, debug: bool) -> Any:
     said: deque[str] = deque(maxlen=_LINES_KEPT)
     try:
         with contextlib.nullcontext() if debug else _stderr_into(said):
-            return local_session(file.name, master=file.session.master, conf=conf)
+            packages = packages_of(source.spec for source in file.sources)
+            return local_session(file.name, master=file.session.master, conf=conf, packages=packages)
     except Exception as error:
         raise _not_started(error, said) from error
 

@@ -1,0 +1,196 @@
+"""What is done about sources beside reading them: where they begin, how far behind we are, what they may let go.
+
+A source is told to let go of rows only once no checkpoint that recovery may fall back to would read them again. That
+holds some of it back upstream (log segments of a database), and how much is reported.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from holdfast.clock import Clock
+from holdfast.core.manifest import CheckpointManifest
+from holdfast.core.sources import Lag, Materials, Offsets, SourceContext, SourceControl
+from holdfast.engine.events import Observer, SourceProgress
+from holdfast.errors import CheckpointStoreError, CorruptCheckpoint, HoldfastError
+from holdfast.stores.store import DurableCheckpointStore
+
+EVERY_SECONDS = 5.0
+_BEGINNING = "begin.json"
+_PATIENCE_SECONDS = 5.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What was last heard of a source."""
+
+    head: Offsets
+    at_ms: int
+    acknowledged: Offsets | None = None
+
+
+class Upstream:
+    """The sources of one run. Asks them on a thread of its own: no epoch waits for it, and none fails by it."""
+
+    def __init__(
+        self,
+        controls: Mapping[str, SourceControl],
+        store: DurableCheckpointStore,
+        observer: Observer,
+        clock: Clock,
+        *,
+        every_seconds: float = EVERY_SECONDS,
+    ) -> None:
+        self._controls, self._store = dict(controls), store
+        self._observer, self._clock, self._every = observer, clock, every_seconds
+        self._contexts: dict[str, SourceContext] = {}
+        self._seen: dict[str, _Seen] = {}
+        self._newest: CheckpointManifest | None = None
+        self._failing: set[str] = set()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # start
+
+    def bind(self, pipeline: str, timeline: UUID, materials: Materials) -> None:
+        """Tell every source where it is. What it keeps belongs to one timeline: another one begins anew."""
+        for name, control in self._controls.items():
+            place = materials.below(f"{timeline}/sources/{name}")
+            self._contexts[name] = SourceContext(name, pipeline, place)
+            control.bind(self._contexts[name])
+
+    def locate(self, known: Mapping[str, Offsets]) -> dict[str, Mapping[str, str]]:
+        """Make sure that every source can be read from where it stands; return the options for their readers.
+
+        Where a source begins is decided once: "latest" would be somewhere else after a crash.
+        """
+        options = {}
+        for name, control in self._controls.items():
+            if name in known:
+                control.check(known[name])
+            options[name] = control.start_options(known.get(name) or self._beginning(name, control))
+        return options
+
+    def _beginning(self, name: str, control: SourceControl) -> Offsets:
+        materials = self._contexts[name].materials
+        kept = materials.get(_BEGINNING)
+        if kept is not None:
+            found: dict[str, str] = json.loads(kept)
+            control.check(found)
+            return found
+        offsets = dict(control.begin())
+        materials.put(_BEGINNING, json.dumps(offsets).encode())
+        return offsets
+
+    def start(self) -> None:
+        """Begin to ask."""
+        if self._controls and self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="holdfast-upstream", daemon=True)
+            self._thread.start()
+
+    # beside the epochs
+
+    def delivered(self, manifest: CheckpointManifest) -> None:
+        """Hear that an epoch is sealed and every sink shows it."""
+        self._newest = manifest
+
+    def notes(self, name: str, offsets: Offsets) -> dict[str, str]:
+        """Return what a manifest says beside a source's offsets: where its head was when it was last asked."""
+        seen = self._seen.get(name)
+        if seen is None:
+            return {}
+        lag = self._controls[name].lag(offsets, seen.head)
+        return {
+            **{f"head.{key}": value for key, value in seen.head.items()},
+            "head_at_ms": str(seen.at_ms),
+            "lag": str(lag.amount),
+            "lag_unit": lag.unit,
+        }
+
+    def _run(self) -> None:
+        self._ask_all()
+        while not self._closing.wait(self._every):
+            self._ask_all()
+
+    def _ask_all(self) -> None:
+        newest = self._newest
+        for name in self._controls:
+            try:
+                self._ask(name, newest)
+                self._failing.discard(name)
+            except HoldfastError as error:
+                if name not in self._failing:  # Once, not every few seconds.
+                    _log.warning("source %s: %s", name, error)
+                self._failing.add(name)
+            except Exception:
+                _log.exception("source %s: asking for its head failed", name)
+
+    def _ask(self, name: str, newest: CheckpointManifest | None) -> None:
+        control = self._controls[name]
+        before = self._seen.get(name)
+        seen = _Seen(dict(control.head()), self._clock.now_ms(), before.acknowledged if before else None)
+        self._seen[name] = seen
+        if newest is None or name not in newest.source_offsets:
+            return
+        offsets = newest.source_offsets[name].offsets
+        control.committed(offsets)
+        oldest = oldest_fall_back(self._store, newest)
+        if oldest is None or name not in oldest.source_offsets:
+            return
+        kept_from = oldest.source_offsets[name].offsets
+        if seen.acknowledged != kept_from:
+            control.acknowledge(kept_from)
+            self._seen[name] = replace(seen, acknowledged=dict(kept_from))
+        self._observer.on_event(_progress(name, control, offsets, seen.head, oldest))
+
+    def close(self) -> None:
+        """Ask a last time: a short run would end before it acknowledged anything."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join(_PATIENCE_SECONDS)
+            if not self._thread.is_alive():
+                last = threading.Thread(target=self._ask_all, name="holdfast-upstream-end", daemon=True)
+                last.start()
+                last.join(_PATIENCE_SECONDS)
+        for control in self._controls.values():
+            control.close()
+
+
+def _progress(
+    name: str, control: SourceControl, offsets: Offsets, head: Offsets, oldest: CheckpointManifest
+) -> SourceProgress:
+    kept_from = oldest.source_offsets[name].offsets
+    behind: Lag = control.lag(offsets, head)
+    return SourceProgress(
+        source=name,
+        offsets=dict(offsets),
+        head=dict(head),
+        lag=behind.amount,
+        unit=behind.unit,
+        kept_from=dict(kept_from),
+        held_back=control.lag(kept_from, offsets).amount,
+        held_by=oldest.checkpoint_id,
+    )
+
+
+def oldest_fall_back(store: DurableCheckpointStore, newest: CheckpointManifest) -> CheckpointManifest | None:
+    """Return the oldest checkpoint that recovery may choose, by itself or because a person says so.
+
+    A damaged one cannot be chosen, and neither can an abandoned one or one of another timeline.
+    """
+    for id in store.list_ids():
+        if id in newest.abandons:
+            continue
+        try:
+            manifest = store.load_by_id(id)
+        except CorruptCheckpoint:
+            continue
+        except CheckpointStoreError:
+            return None
+        if manifest is not None and manifest.timeline == newest.timeline and manifest.epoch > 0:
+            return manifest
+    return None
