@@ -8,11 +8,13 @@ resampling them.
 
 import argparse
 import json
-import logging
 import os
 import random
 import shutil
+import socket
 import statistics
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+from botocore.config import Config
 from measuring import Target, interval, machine_facts
-from moto.server import ThreadedMotoServer
 from pipeline_checkpoints import checkpoint_figures
 from pipeline_modes import Careful, Holdfast, Mode, PlainDefaults, PlainTuned
 from pipeline_plot import plot
@@ -146,19 +148,22 @@ def measure(workload: Workload, spark: SparkSession, directory: Path, generator:
 
 @contextmanager
 def s3_store() -> Iterator[str]:
-    """Serve a bucket on this machine."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
+    """Serve a bucket from a process of its own: in ours it would take turns with what is measured."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    endpoint = f"http://127.0.0.1:{port}"
     names = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
     os.environ.update(names | {"AWS_ENDPOINT": endpoint, "AWS_ALLOW_HTTP": "true"})
-    boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="bench")
-    try:
-        yield "s3://bench/store"
-    finally:
-        server.stop()
+    patient = Config(retries={"max_attempts": 10, "mode": "standard"})
+    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", config=patient)
+    with server:
+        try:
+            client.create_bucket(Bucket="bench")
+            yield "s3://bench/store"
+        finally:
+            server.kill()
 
 
 def print_table(results: Sequence[dict[str, Any]]) -> None:

@@ -348,6 +348,27 @@ GUARDS = [
         "data",
         (f"{OPERATORS}[python_state-rocksdb]",),
     ),
+    Guard(
+        "acknowledge late",
+        "engine/upstream.py",
+        "oldest = oldest_fall_back(self._store, newest)",
+        "oldest = newest",
+        ("tests/engine/test_upstream.py",),
+    ),
+    Guard(
+        "a beginning is decided once",
+        "engine/upstream.py",
+        "        materials.put(_BEGINNING, json.dumps(offsets).encode())\n",
+        "",
+        ("tests/engine/test_upstream.py",),
+    ),
+    Guard(
+        "sources are checked before they are read",
+        "engine/upstream.py",
+        "                control.check(known[name])",
+        "                pass",
+        ("tests/engine/test_upstream.py",),
+    ),
 ]
 
 
