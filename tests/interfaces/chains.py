@@ -74,8 +74,18 @@ class Chain:
             "source_names": ["orders", "users"],
             "sink_names": ["lake", "pg"],
             "source_offsets": {
-                "orders": ConnectorCheckpoint.with_offsets(
-                    epoch, {"orders-0": str(100 * epoch), "orders-1": str(7 * epoch)}
+                "orders": ConnectorCheckpoint(
+                    epoch=epoch,
+                    offsets={"partition-0": str(100 * epoch), "partition-1": str(7 * epoch)},
+                    metadata={
+                        "connector": "kafka",
+                        "topic": "orders",
+                        "head.partition-0": str(100 * epoch + 1200),
+                        "head.partition-1": str(7 * epoch + 30),
+                        "head_at_ms": str(START_MS + epoch * 60_000),
+                        "lag": "1230",
+                        "lag_unit": "records",
+                    },
                 ),
                 "users": ConnectorCheckpoint.with_offsets(epoch, {"file": f"part-{epoch}.csv"}),
             },

@@ -117,10 +117,10 @@ def test_show_reads_like_a_report(chain: Chain, path: Path, run: Run) -> None:
         "fingerprint 12345",
         "vnodes 4",
         "sources",
-        "NAME OFFSET NEXT WATERMARK",
-        "orders orders-0 400 2026-01-01T00:00:04.000Z (1767225604000)",
-        "orders orders-1 28 2026-01-01T00:00:04.000Z (1767225604000)",
-        "users file part-4.csv -",
+        "NAME OFFSET NEXT WATERMARK LAG",
+        "orders partition-0 400 2026-01-01T00:00:04.000Z (1767225604000) 1,230 records",
+        "orders partition-1 28 2026-01-01T00:00:04.000Z (1767225604000) 1,230 records",
+        "users file part-4.csv - -",
         "sinks",
         "NAME STATUS EPOCH TOKEN",
         "lake Committed 4 -",
@@ -145,7 +145,7 @@ def test_show_as_json(chain: Chain, path: Path, run: Run) -> None:
     assert document["checkpoint_id"] == 5
     assert document["timeline"] == str(TIMELINE)
     assert document["timestamp_ms"] == START_MS + 240_000
-    assert document["sources"][0]["offsets"] == {"orders-0": "400", "orders-1": "28"}
+    assert document["sources"][0]["offsets"] == {"partition-0": "400", "partition-1": "28"}
     assert document["sinks"][1] == {"name": "pg", "status": "Pending", "message": None, "epoch": 3, "has_token": True}
     assert document["operators"][0] == {
         "name": "agg",
@@ -181,7 +181,7 @@ def test_show_of_a_checkpoint_with_a_missing_sidecar_still_reports(chain: Chain,
     ran = run("show", path, 5)
     assert ran.code == 0
     assert "broken: sidecar state-000005.bin is missing" in ran.out
-    assert "orders-0" in ran.out
+    assert "partition-0" in ran.out
 
 
 def test_show_files_lists_every_state_file(chain: Chain, path: Path, run: Run) -> None:
@@ -251,8 +251,8 @@ def test_diff_shows_what_moved(chain: Chain, path: Path, run: Run) -> None:
         "+2 epochs, 2m later",
         "sources",
         "orders +214 in all",
-        "orders-0 200 -> 400 +200",
-        "orders-1 14 -> 28 +14",
+        "partition-0 200 -> 400 +200",
+        "partition-1 14 -> 28 +14",
         "users",
         "file part-2.csv -> part-4.csv",
         "watermarks",
@@ -302,5 +302,5 @@ def test_diff_backwards_and_with_sources_that_come_and_go(path: Path, run: Run) 
     chain.seal(2, source_offsets={})
     out = run("diff", path, 2, 1).out
     assert "-1 epochs, 1m earlier" in out
-    assert "orders            added" in out
+    assert "orders               added" in out
     assert "agg  11.7 KiB -> 5.9 KiB  shrunk by 5.9 KiB" in out

@@ -74,7 +74,8 @@ class SourceControl(Protocol):
     """What the engine does about a source beside reading its rows. Runs in the pipeline's own process.
 
     Every method may be called again after a crash. `check` and `begin` run at a start, the others on a thread of
-    their own beside the epochs. A source that does not answer raises `SourceUnavailable`.
+    their own beside the epochs. Whoever only looks asks for `head` and `lag`, without `bind`. A source that does not
+    answer raises `SourceUnavailable`.
     """
 
     def bind(self, context: SourceContext) -> None:

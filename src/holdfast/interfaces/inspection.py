@@ -13,6 +13,7 @@ from holdfast.interfaces.reports import (
     OperatorState,
     SidecarUse,
     SinkState,
+    SourceLag,
     SourcePosition,
     Standing,
     Summary,
@@ -168,7 +169,14 @@ def _positions(
 ) -> tuple[SourcePosition, ...]:
     unknown = ConnectorCheckpoint.new(0)
     return tuple(
-        SourcePosition(name, position.offsets, position.epoch, position.metadata, watermarks.get(name))
+        SourcePosition(
+            name,
+            position.offsets,
+            position.epoch,
+            position.metadata,
+            watermarks.get(name),
+            SourceLag.recorded(position.metadata),
+        )
         for name in sorted({*offsets, *names})
         for position in [offsets.get(name, unknown)]
     )

@@ -94,6 +94,25 @@ class Listing(Record):
 
 
 @dataclass(frozen=True)
+class SourceLag(Record):
+    """How far a position is behind where the source ended when it was asked."""
+
+    amount: int
+    unit: str
+    head: Mapping[str, str]
+    at_ms: int
+
+    @classmethod
+    def recorded(cls, metadata: Mapping[str, str]) -> "SourceLag | None":
+        """Return what was known when a checkpoint was sealed; None when the source had not been asked."""
+        head = {key.removeprefix("head."): value for key, value in metadata.items() if key.startswith("head.")}
+        try:
+            return cls(int(metadata["lag"]), metadata["lag_unit"], head, int(metadata["head_at_ms"]))
+        except (KeyError, ValueError):
+            return None
+
+
+@dataclass(frozen=True)
 class SourcePosition(Record):
     """Where a source or a reference table goes on: always the NEXT record to read."""
 
@@ -102,6 +121,7 @@ class SourcePosition(Record):
     epoch: int
     metadata: Mapping[str, str]
     watermark: int | None = None
+    lag: SourceLag | None = None
 
 
 @dataclass(frozen=True)

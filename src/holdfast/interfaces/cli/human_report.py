@@ -71,11 +71,22 @@ def _print_positions(screen: Screen, title: str, positions: Sequence[SourcePosit
         return
     screen.heading(title)
     rows = [
-        (position.name, key, value, moment_text(position.watermark) if position.watermark is not None else "-")
+        (
+            position.name,
+            key,
+            value,
+            moment_text(position.watermark) if position.watermark is not None else "-",
+            _lag_text(position),
+        )
         for position in positions
         for key, value in sorted(position.offsets.items()) or [("-", "-")]
     ]
-    screen.table(("NAME", "OFFSET", "NEXT", "WATERMARK"), rows, numeric=("NEXT",))
+    screen.table(("NAME", "OFFSET", "NEXT", "WATERMARK", "LAG"), rows, numeric=("NEXT",))
+
+
+def _lag_text(position: SourcePosition) -> str:
+    """Return the lag of a whole source: with several offsets it is their sum."""
+    return "-" if position.lag is None else f"{position.lag.amount:,} {printable(position.lag.unit)}"
 
 
 def _print_sinks(screen: Screen, report: CheckpointReport) -> None:

@@ -4,11 +4,14 @@ from typing import Annotated
 
 import typer
 
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import InvalidRequest
 from holdfast.interfaces.cli.parameters import Json, Reference, Store, StoreCommand
 from holdfast.interfaces.cli.running import reporting
 from holdfast.interfaces.opening import open_service
+from holdfast.interfaces.pipeline_file import read_pipeline_file
 from holdfast.interfaces.service import LATEST
+from holdfast.interfaces.source_lag import with_lag_now
 
 Newest = Annotated[int, typer.Option("--last", metavar="N", min=1, help="Only the newest N.")]
 _SHOWN = 20
@@ -43,19 +46,30 @@ def show(
     manifest: Annotated[
         bool, typer.Option("--manifest", help="Print the manifest as it stands, damaged or not.")
     ] = False,
+    pipeline: Annotated[
+        str | None, typer.Option("--pipeline", metavar="FILE", help="Ask this pipeline's sources for their lag now.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Report on one checkpoint: age, offsets, watermarks, sinks, operators, and what it depends on."""
+    """Report on one checkpoint: age, offsets, lag, watermarks, sinks, operators, and what it depends on.
+
+    The lag is the one that was known when the checkpoint was sealed, unless a pipeline file is given.
+    """
     with reporting(json) as output:
         if files and manifest:
             raise InvalidRequest("--files and --manifest exclude each other")
+        if pipeline and (files or manifest):
+            raise InvalidRequest("--pipeline goes with neither --files nor --manifest")
         service = open_service(store)
         if files:
             output.state_files(service.state_files(id))
         elif manifest:
             output.manifest(service.manifest_text(id))
         else:
-            output.report(service.report(id))
+            report = service.report(id)
+            if pipeline:
+                report = with_lag_now(report, read_pipeline_file(pipeline), SYSTEM_CLOCK)
+            output.report(report)
 
 
 def diff(
