@@ -58,10 +58,12 @@ def run(lab: ChaosLab, seconds: float, console: Console, generator: random.Rando
         if len(lab.stuck) > PATIENCE:
             return [f"it does not come back by itself: {lab.stuck[-1]}"]
         if turns % LOOK_EVERY == 0:
-            complaints, rows = complaints_on_the_way(lab.base, lab.url)
+            complaints, lab.rows_seen = complaints_on_the_way(lab.base, lab.url)
             lab.count("looks at all sinks on the way")
             left = max(0, deadline - time.monotonic())
-            console.print(f"{turns} turns, {lab.kills} kills, {rows} rows shown without a hole, {left:.0f} s to go")
+            console.print(
+                f"{turns} turns, {lab.kills} kills, {lab.rows_seen} rows shown, no hole, {left:.0f} s to go"
+            )
             if complaints:
                 return complaints
     return lab.finish()
