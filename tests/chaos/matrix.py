@@ -2,6 +2,8 @@
 
 A cell is one kind on one state store: a chain of real processes, each killed at the next moment of the protocol, and
 the one after it during its recovery. At the end every sink must hold what an undisturbed run gives, value by value.
+The two state stores of a kind share the moments, in turns, so that every kind and every store meets every moment;
+with `--whole` each cell meets all of them.
 Cells that are done are remembered in `.chaos-matrix/`; a run that is cut off goes on where it was.
 """
 
@@ -26,20 +28,28 @@ from spark.orders import contents, write_orders
 FILES = 24
 KEYED = ("running", "python_state")
 KINDS = ("windows", "running", "deduplicated", "joined", "python_state", "several", "fan_out")
+STATES = ("rocksdb", "memory")
 CELLS = [
     (kind, state)
     for kind in KINDS
-    for state in ("rocksdb", "memory")
+    for state in STATES
     if (kind, state) not in {("python_state", "memory"), ("fan_out", "memory")}
 ]
 """transformWithState exists for RocksDB only, and a fan-out has no state."""
 
 
+def moments_of(kind: str, state: str, *, whole: bool) -> list[str]:
+    """Return the moments of one cell."""
+    every = moments(("lake", "db") if kind in KEYED else ("lake", "db", "raw"))
+    shared = not whole and all((kind, other) in CELLS for other in STATES)
+    return every[(KINDS.index(kind) + STATES.index(state)) % 2 :: 2] if shared else every
+
+
 class Matrix:
     """Runs cells within a time limit and remembers their results."""
 
-    def __init__(self, directory: Path, seconds: float, console: Console) -> None:
-        self._directory, self._console = directory, console
+    def __init__(self, directory: Path, seconds: float, console: Console, *, whole: bool) -> None:
+        self._directory, self._console, self._whole = directory, console, whole
         self._deadline = time.monotonic() + seconds
         self._results = directory / "results.json"
         self.done: dict[str, Any] = json.loads(self._results.read_text()) if self._results.exists() else {}
@@ -66,7 +76,7 @@ class Matrix:
             write_orders(directory, 0, FILES)
         kills = recovery_kills = 0
         in_recovery = itertools.cycle(recovery_moments())
-        for moment in moments(("lake", "db") if kind in KEYED else ("lake", "db", "raw")):
+        for moment in moments_of(kind, state, whole=self._whole):
             if time.monotonic() > self._deadline:
                 return None
             run_until(moment, killed, kind, state)
@@ -97,6 +107,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=3600, help="stop after this long (default 3600)")
     parser.add_argument("--only", help="one kind of operator")
+    parser.add_argument("--whole", action="store_true", help="every moment in every cell: takes twice as long")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
     arguments = parser.parse_args()
     directory = Path(".chaos-matrix").absolute()
@@ -104,7 +115,7 @@ def main() -> int:
         shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(exist_ok=True)
     console = Console()
-    matrix = Matrix(directory, arguments.seconds, console)
+    matrix = Matrix(directory, arguments.seconds, console, whole=arguments.whole)
     cells = [cell for cell in CELLS if arguments.only in (None, cell[0])]
     with ThreadPoolExecutor(max_workers=2) as pool:
         list(pool.map(lambda cell: matrix.run(*cell), cells))

@@ -61,9 +61,7 @@ def run(lab: ChaosLab, seconds: float, console: Console, generator: random.Rando
             complaints, lab.rows_seen = complaints_on_the_way(lab.base, lab.url)
             lab.count("looks at all sinks on the way")
             left = max(0, deadline - time.monotonic())
-            console.print(
-                f"{turns} turns, {lab.kills} kills, {lab.rows_seen} rows shown, no hole, {left:.0f} s left"
-            )
+            console.print(f"{turns} turns, {lab.kills} kills, {lab.rows_seen} rows shown, no hole, {left:.0f} s left")
             if complaints:
                 return complaints
     return lab.finish()
