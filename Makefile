@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed-$(shell cat pyproject.toml | cksum | cut -d' ' -
 
 .PHONY: help
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 .PHONY: python
 python:
@@ -24,16 +24,24 @@ $(INSTALLED): | python
 	@test -x $(PY) || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing holdfast and its development tools into $(VENV) (once)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check --upgrade pip
-	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark,delta,sqlite,postgres]'
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev,all]'
 	@rm -f $(VENV)/.installed-*
 	@touch $@
 
 .PHONY: install
 install: $(INSTALLED) ## create .venv and install everything into it
 
+.PHONY: mariadb
+mariadb:
+	@scripts/install-mariadb
+
 .PHONY: test
-test: java $(INSTALLED) ## run the tests, on two cores
+test: java mariadb $(INSTALLED) ## run the tests, on two cores
 	$(PY) -m pytest --numprocesses 2 --dist loadfile
+
+.PHONY: test-all
+test-all: java mariadb $(INSTALLED) ## run the tests, and those that take an hour: every source killed at every step
+	$(PY) -m pytest --numprocesses 2 --dist loadfile -m "long or not long"
 
 .PHONY: check
 check: $(INSTALLED) ## lint, format check, types
@@ -52,6 +60,10 @@ bench-store: $(INSTALLED) ## measure the store against the bare disk; results in
 .PHONY: bench-pipeline
 bench-pipeline: java $(INSTALLED) ## measure pipelines against plain Structured Streaming; results in benchmarks/results
 	$(PY) benchmarks/pipeline.py
+
+.PHONY: bench-connectors
+bench-connectors: java $(INSTALLED) ## measure each connector against the plain way; results in benchmarks/results
+	$(PY) benchmarks/connectors.py
 
 .PHONY: chaos-matrix
 chaos-matrix: java $(INSTALLED) ## kill every kind of pipeline at every step; goes on where it was cut off (SECONDS=3600)

@@ -89,17 +89,19 @@ def compare(
     rates: bool = False,
     between: Callable[[], object] = lambda: None,
     target: Target | None = None,
+    clock: Callable[[Callable[[], Any]], float] | None = None,
 ) -> Comparison:
     """Run `pairs` pairs after one that does not count; `between` runs before each side, unmeasured.
 
-    The ratio is store time over floor time; with `rates` it is store rate over floor rate.
+    The ratio is store time over floor time; with `rates` it is store rate over floor rate. `clock` runs a side and
+    returns its seconds, for sides that know better than a stopwatch.
     """
     store_seconds, floor_seconds = [], []
     for pair in range(-1, pairs):
         sides = [(store, store_seconds), (floor, floor_seconds)]
         for run, seconds in sides if pair % 2 else reversed(sides):
             between()
-            elapsed = seconds_of(run)
+            elapsed = (clock or seconds_of)(run)
             if pair >= 0:
                 seconds.append(elapsed)
     ratios = [f / s if rates else s / f for s, f in zip(store_seconds, floor_seconds, strict=True)]

@@ -5,6 +5,7 @@ HOLDFAST_AZURITE is the endpoint of a running Azurite, for example http://127.0.
 """
 
 import base64
+import contextlib
 import hmac
 import logging
 import os
@@ -16,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import boto3
 import pytest
@@ -27,6 +28,8 @@ from obstore.store import AzureStore, MemoryStore, ObjectStore, S3Store
 from holdfast.stores.store import DurableCheckpointStore
 
 sys.path.insert(0, str(Path(__file__).parent))  # So that `stores.builders` is found however the tests are collected.
+from connectors import kafka_server
+from connectors.kafka_jars import Unobtainable, connector_jars
 from stores.places import BUCKET, S3_OPTIONS, BucketPlace, DirectoryPlace, Place
 
 # Whoever starts the first Spark session decides for all tests which Python its workers are.
@@ -109,6 +112,33 @@ def s3_endpoint() -> Iterator[str]:
     client.create_bucket(Bucket=BUCKET)
     yield endpoint
     server.stop()
+
+
+def cannot_be_had(reason: Exception) -> NoReturn:
+    """Skip what needs a server that is not here; where HOLDFAST_TEST_NO_SKIPS is set, that is a failure."""
+    if os.environ.get("HOLDFAST_TEST_NO_SKIPS"):
+        pytest.fail(str(reason))
+    pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[kafka_server.Broker]:
+    """Start a Kafka broker, or skip where its programs cannot be had."""
+    with contextlib.ExitStack() as stack:
+        try:
+            broker = stack.enter_context(kafka_server.running())
+        except Unobtainable as error:
+            cannot_be_had(error)
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def kafka_connector() -> str:
+    """Return Spark's Kafka connector, for the setting `spark.jars`, or skip where it cannot be had."""
+    try:
+        return connector_jars()
+    except Unobtainable as error:
+        cannot_be_had(error)
 
 
 @pytest.fixture(scope="session")

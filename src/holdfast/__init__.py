@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from holdfast import sinks, sources
+from holdfast import sinks, sources, tables
 from holdfast.core.dependencies import CheckpointDependencies, CheckpointDependenciesWrite, PSpineBatches
 from holdfast.core.entries import ConnectorCheckpoint, OperatorCheckpoint, SinkCommitStatus
 from holdfast.core.manifest import DEFAULT_VNODE_COUNT, CheckpointManifest, ManifestValidationError
@@ -135,6 +135,7 @@ __all__ = [
     "open_store",
     "sinks",
     "sources",
+    "tables",
 ]
 
 _NEEDS_SPARK = {"Handle": "holdfast.spark.pipeline", "Pipeline": "holdfast.spark.pipeline"}

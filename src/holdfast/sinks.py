@@ -8,10 +8,13 @@ from holdfast.connectors.console import ConsoleSink, MemorySink
 from holdfast.connectors.delta import DeltaSink
 from holdfast.connectors.files import FilesSink
 from holdfast.connectors.foreach import BatchKey, ForeachBatchSink
+from holdfast.connectors.kafka_cluster import Cluster
+from holdfast.connectors.kafka_messages import MessageColumns
+from holdfast.connectors.kafka_sink import KafkaSink
 from holdfast.connectors.postgres import PostgresSink
 from holdfast.connectors.sqlite import SqliteSink
 
-__all__ = ["BatchKey", "console", "delta", "files", "foreach_batch", "memory", "postgres", "sqlite"]
+__all__ = ["BatchKey", "console", "delta", "files", "foreach_batch", "kafka", "memory", "postgres", "sqlite"]
 
 
 def delta(
@@ -109,6 +112,48 @@ def postgres(
         create=create,
         ledger_schema=ledger_schema,
         statement_seconds=statement_seconds,
+    )
+
+
+def kafka(
+    bootstrap_servers: str,
+    *,
+    topic: str,
+    key: str | None = None,
+    value: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    partition: str | None = None,
+    omit: str | Sequence[str] = (),
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4",
+    create: bool = True,
+    marker_topic: str | None = None,
+    transaction_seconds: float = 600.0,
+    security_protocol: str | None = None,
+    sasl_mechanism: str | None = None,
+    username: str | None = None,
+    password: str | None = None,
+    ca_file: str | None = None,
+) -> KafkaSink:
+    """Write to a topic of Kafka, exactly once for `read_committed` consumers: an epoch is one transaction.
+
+    A message's value is a JSON object of all columns but those in `omit`, or the column named by `value` (text or
+    binary; NULL is a tombstone). `key`, `headers` (name of the header: column) and `partition` name columns, too;
+    what must be computed is computed in the view. Where `partition` is not given or NULL, the key decides, as in
+    Kafka's own clients.
+
+    Rows wait in a folder on this machine until their transaction, and must survive until then. The transaction also
+    writes a marker into `marker_topic` (`_holdfast_<topic>`), by which a restart knows what was written. Topics that
+    are missing are created, unless `create=False`. A transaction takes at most `transaction_seconds`, which brokers
+    limit (`transaction.max.timeout.ms`). What was written cannot be rewound.
+    """
+    return KafkaSink(
+        Cluster(bootstrap_servers, security_protocol, sasl_mechanism, username, password, ca_file),
+        topic=topic,
+        columns=MessageColumns(key, value, dict(headers or {}), partition, _names(omit)),
+        compression=compression,
+        marker_topic=marker_topic,
+        create=create,
+        transaction_seconds=transaction_seconds,
     )
 
 

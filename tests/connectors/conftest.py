@@ -1,14 +1,21 @@
-"""One Spark session for the tests that need large epochs, one PostgreSQL server for those that need one."""
+"""One Spark session for the tests that need large epochs, one PostgreSQL or S3 server for those that need one."""
 
 import os
+import socket
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
+import boto3
 import pytest
+from botocore.config import Config
 from pyspark.sql import SparkSession
 
+from connectors.kafka_server import Broker
+from connectors.kafka_target import BROKER
 from connectors.postgres_server import running
 from connectors.postgres_target import URL, run_alone
 
@@ -26,6 +33,14 @@ def spark() -> SparkSession:
 
 
 @pytest.fixture(scope="session")
+def kafka_broker(kafka: Broker) -> Iterator[Broker]:
+    """Return the broker of all tests, which HOLDFAST_TEST_KAFKA names from here on, for child processes as well."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(BROKER, kafka.bootstrap)
+        yield kafka
+
+
+@pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """Return a database of our own, on the server that HOLDFAST_TEST_POSTGRES names or on one that we start.
 
@@ -39,3 +54,27 @@ def postgres_url() -> Iterator[str]:
         url = urlsplit(server)._replace(path=f"/{name}").geturl()
         stack.enter_context(pytest.MonkeyPatch.context()).setenv(URL, url)
         yield url
+
+
+@pytest.fixture(scope="session")
+def s3_options() -> Iterator[dict[str, str]]:
+    """Start moto in a process of its own: `deltalake` holds Python's lock while it lists, so it must not be ours."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    endpoint = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            keys = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
+            retries = Config(retries={"max_attempts": 30, "mode": "standard"})
+            client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", config=retries, **keys)
+            client.create_bucket(Bucket="lake")
+            yield {
+                **{key.upper(): value for key, value in keys.items()},
+                "AWS_REGION": "us-east-1",
+                "AWS_ENDPOINT_URL": endpoint,
+                "AWS_ALLOW_HTTP": "true",
+            }
+        finally:
+            process.kill()

@@ -15,12 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _SHARED_MEMORY = "/dev/shm"
+_SETTINGS = {"dynamic_shared_memory_type": "mmap", "wal_level": "logical", "max_replication_slots": "100"}
 
 
 class Server:
     """A server on a loopback port. None runs as root: then it runs as nobody, from a copy that nobody can read."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: str) -> None:
+        self._settings = {**_SETTINGS, **settings}
         self._folder = Path(tempfile.mkdtemp(dir=_SHARED_MEMORY if os.path.isdir(_SHARED_MEMORY) else None))
         self._programs = _installation() / "bin"
         self._user: dict[str, object] = {}
@@ -49,8 +51,7 @@ class Server:
             "127.0.0.1",
             "-k",
             str(self._folder),
-            "-c",
-            "dynamic_shared_memory_type=mmap",
+            *(f"--{name}={value}" for name, value in self._settings.items()),
         ]
         command = [str(self._programs / "postgres"), "-D", str(self._folder / "data"), *options]
         with open(self._folder / "log", "ab") as log:
@@ -112,9 +113,9 @@ def _free_port() -> int:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[Server]:
+def running(**settings: str) -> Iterator[Server]:
     """Start a server, and leave nothing of it behind."""
-    server = Server()
+    server = Server(**settings)
     server.start()
     try:
         yield server

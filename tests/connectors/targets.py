@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from connectors.kafka_target import KafkaPlace, kafka, read_kafka
 from connectors.postgres_target import PostgresPlace, postgres, read_postgres
 from holdfast import sinks
 from holdfast.core.contracts import (
@@ -124,7 +125,7 @@ class Target:
     needs: str | None = None
     """A fixture that must be there first."""
     in_tables: Place | None = None
-    """Where the target is, when it is not files."""
+    """Where the target is, when it is more than files."""
 
     @property
     def place(self) -> Place:
@@ -243,6 +244,15 @@ TARGETS = [
         null_keys=False,
         needs="postgres_url",
         in_tables=PostgresPlace(),
+    ),
+    Target(
+        "kafka",
+        kafka(key="id"),
+        read_kafka,
+        rewinds=False,
+        takes_rows_back=False,
+        needs="kafka_broker",
+        in_tables=KafkaPlace(),
     ),
 ]
 BY_NAME = {target.name: target for target in TARGETS}

@@ -3,19 +3,13 @@
 import json
 import os
 import shutil
-import socket
-import subprocess
-import sys
 import threading
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pyarrow as pa
 import pytest
-from botocore.config import Config
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from connectors.targets import (
@@ -565,30 +559,6 @@ def test_an_aborted_large_epoch_leaves_no_files(spark: Any, tmp_path: Path) -> N
 
 
 # --- object storage
-
-
-@pytest.fixture
-def s3_options() -> Iterator[dict[str, str]]:
-    """Start moto in a process of its own: `deltalake` holds Python's lock while it lists, so it must not be ours."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    endpoint = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            keys = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
-            retries = Config(retries={"max_attempts": 30, "mode": "standard"})
-            client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", config=retries, **keys)
-            client.create_bucket(Bucket="lake")
-            yield {
-                **{key.upper(): value for key, value in keys.items()},
-                "AWS_REGION": "us-east-1",
-                "AWS_ENDPOINT_URL": endpoint,
-                "AWS_ALLOW_HTTP": "true",
-            }
-        finally:
-            process.kill()
 
 
 def test_the_sink_works_on_object_storage(s3_options: dict[str, str]) -> None:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,13 @@ from holdfast.connectors.console import ConsoleSink, MemorySink
 from holdfast.connectors.delta import DeltaSink
 from holdfast.connectors.files import FilesSink
 from holdfast.connectors.foreach import ForeachBatchSink
+from holdfast.connectors.kafka_sink import KafkaSink
 from holdfast.connectors.postgres import PostgresSink
 from holdfast.connectors.sqlite import SqliteSink
 from holdfast.engine.delivery import DeliverySettings
 from holdfast.errors import MissingExtra, PipelineDefinitionError
 from holdfast.interfaces.pipeline_file import PipelineFile, read_pipeline_file
+from holdfast.interfaces.pipeline_file.keys import KEYS
 
 BASE = """\
 name: orders
@@ -36,6 +39,7 @@ sinks:
       path: ./app.db
       table: recent
 """
+KINDS = [key for key in KEYS["sources.NAME"] if key not in ("schema", "options", "watermark")]
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +93,6 @@ WRONG = [
         "    takes: recent\n    takes: orders",
         "14: sinks.db.takes: given twice, first in line 13",
     ),
-    ("name: orders", "name: orders\ntables: {}", "2: tables: reference tables are not available yet; remove the key"),
     ("name: orders", "? [a]\n: b\nname: orders", "1: the file: a key must be a single word"),
     # types
     ("name: orders", "name: 7", '1: name: expected text, found a number; put it in quotes: "7"'),
@@ -207,13 +210,13 @@ WRONG = [
     (
         "    files:\n      path: ./in\n      schema: id long, ts timestamp\n",
         "",
-        "4: sources.orders: needs one of files, rate, format",
+        f"4: sources.orders: needs one of {', '.join(KINDS)}",
     ),
     # views
     (
         "  recent: SELECT * FROM orders",
         "  orders: SELECT 1",
-        "10: views.orders: the name 'orders' is taken: sources and views share their names",
+        "10: views.orders: the name 'orders' is taken: sources, views and tables share their names",
     ),
     ("  recent: SELECT * FROM orders", "  recent: {}", "10: views.recent: needs one of sql, sql_file, python"),
     (
@@ -278,7 +281,7 @@ WRONG = [
     (
         "    sqlite:\n      path: ./app.db\n      table: recent\n",
         "",
-        "12: sinks.db: needs one of delta, files, sqlite, postgres, console, memory, python",
+        "12: sinks.db: needs one of delta, files, sqlite, postgres, kafka, console, memory, python",
     ),
     (
         "sinks:\n  db:\n    takes: recent\n    sqlite:\n      path: ./app.db\n      table: recent\n",
@@ -384,6 +387,107 @@ def test_every_kind_of_source(tmp_path: Path) -> None:
     assert specs["orders"].options == {"header": "true", "maxFilesPerTrigger": "3", "path": "/data/in/*.csv"}
 
 
+@pytest.mark.parametrize(
+    ("starting", "begins"),
+    [("42", 42), ("latest", "latest"), ("2026-01-31T12:00:00Z", datetime(2026, 1, 31, 12, tzinfo=UTC))],
+)
+def test_a_delta_source(tmp_path: Path, starting: str, begins: object) -> None:
+    entry = (
+        "    delta:\n      path: ./lake\n      max_files: 7\n      change_feed: true\n"
+        "      storage_options: {AWS_SECRET_ACCESS_KEY: '${KEY}'}\n"
+        f"      starting: {starting}\n"
+    )
+    files = "    files:\n      path: ./in\n      schema: id long, ts timestamp\n"
+    [source] = read(tmp_path, BASE.replace(files, entry), KEY="hunter22").sources
+    assert source.spec.options["path"] == str(tmp_path / "lake")
+    assert (source.spec.options["max_files"], source.spec.options["change_feed"]) == ("7", "true")
+    assert source.spec.control._starting == begins  # type: ignore[union-attr]
+    assert "hunter22" not in str(source.spec.identity())
+
+
+def test_a_kafka_source(tmp_path: Path) -> None:
+    entry = (
+        "    kafka:\n      bootstrap_servers: ['a:1', 'b:1']\n      topics: [x, y]\n      max_records: 7\n"
+        "      starting: {x/partition-0: 5}\n      username: shop\n      password: ${SECRET}\n      ca_file: ca.pem\n"
+        "      options: {includeHeaders: true}\n"
+    )
+    files = "    files:\n      path: ./in\n      schema: id long, ts timestamp\n"
+    [source] = read(tmp_path, BASE.replace(files, entry), SECRET="hunter22").sources
+    options = source.spec.options
+    assert (options["kafka.bootstrap.servers"], options["subscribe"]) == ("a:1,b:1", "x,y")
+    assert (options["maxOffsetsPerTrigger"], options["includeHeaders"]) == ("7", "true")
+    assert options["kafka.ssl.truststore.location"] == str(tmp_path / "ca.pem")
+    assert "hunter22" in options["kafka.sasl.jaas.config"]
+    assert "hunter22" not in str(source.spec.identity())
+    with pytest.raises(PipelineDefinitionError, match=r"orders.yaml:\d+: sources.orders: starting is 'soon'"):
+        read(tmp_path, BASE.replace(files, entry.replace("{x/partition-0: 5}", "soon")), SECRET="hunter22")
+
+
+TABLES = """\
+tables:
+  products:
+    delta: {path: ./lake/products, copy: true, storage_options: {AWS_SECRET_ACCESS_KEY: "${SECRET}"}}
+    refresh: 10 minutes
+  regions:
+    files: {path: ./regions.csv, format: csv, schema: "id long, region string", options: {header: true}}
+  prices:
+    postgres: {url: "postgresql://shop:${SECRET}@db/shop", query: SELECT * FROM prices, statement_seconds: 5}
+  stock:
+    mysql: {url: "mysql://shop:${SECRET}@db/shop", query: SELECT * FROM stock, schema: id long}
+  staff:
+    sqlite: {path: ./hr.db, query: SELECT * FROM staff, schema: id long}
+"""
+
+
+def test_every_kind_of_table(tmp_path: Path) -> None:
+    select = "    select: SELECT r.* FROM recent r JOIN products USING (id)\n"
+    text = BASE.replace("views:", f"{TABLES}views:").replace("    takes: recent\n", f"    takes: recent\n{select}")
+    file = read(tmp_path, text, SECRET="hunter22")
+    specs = {table.name: table.spec for table in file.tables}
+    assert [spec.connector for spec in specs.values()] == ["delta", "files", "postgres", "mysql", "sqlite"]
+    assert [table.refresh for table in file.tables] == ["10 minutes", None, None, None, None]
+    assert specs["products"].copied
+    assert specs["products"].identity() == {"path": str(tmp_path / "lake" / "products")}
+    assert specs["regions"].identity() == {
+        "path": str(tmp_path / "regions.csv"),
+        "format": "csv",
+        "schema": "id long, region string",
+        "options": {"header": "true"},
+    }
+    assert specs["staff"].form.schema == "id long"
+    assert "hunter22" not in "".join(str(spec.identity()) for spec in specs.values())
+    assert file.sinks[0].select == "SELECT r.* FROM recent r JOIN products USING (id)"
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("t: {}", "tables.t: needs one of delta, files, postgres, mysql, sqlite"),
+        ("t: {delta: {}}", "tables.t.delta.path: missing"),
+        ("t: {sqlite: {path: a.db}}", "tables.t.sqlite.query: missing"),
+        ("orders: {delta: {path: t}}", "tables.orders: the name 'orders' is taken: sources, views and tables"),
+        ("recent: {delta: {path: t}}", "views.recent: the name 'recent' is taken: sources, views and tables"),
+        ("1t: {delta: {path: t}}", "tables.1t: '1t' is no name for a table"),
+        ("t: {delta: {path: t}, refresh: often}", "tables.t.refresh: expected a length of time such as"),
+        ("t: {files: {path: t, format: orc}}", "tables.t.files.format: 'orc' is not one of parquet, json, csv"),
+        ("t: {files: {path: 's3://b/t'}}", "tables.t.files: 's3://b/t' is not on a local disk"),
+        ("t: {files: {path: t, options: {sep: '${SEP}'}}}", "tables.t.files.options: is stored with the copies"),
+        ("t: {mysql: {url: 'a', query: b}}", "tables.t.mysql: the mysql table needs a URL"),
+    ],
+)
+def test_tables_that_are_wrong(tmp_path: Path, entry: str, message: str) -> None:
+    with pytest.raises(PipelineDefinitionError) as caught:
+        read(tmp_path, BASE.replace("views:", f"tables:\n  {entry}\nviews:"), SEP=";")
+    assert message in str(caught.value)
+
+
+def test_a_view_function_cannot_ask_for_a_table(tmp_path: Path) -> None:
+    (tmp_path / "views.py").write_text("def recent(orders, products): return orders\n")
+    text = BASE.replace("recent: SELECT * FROM orders", "recent: {python: views.py:recent}")
+    with pytest.raises(PipelineDefinitionError, match=r"asks for the table 'products': join it in the 'select'"):
+        read(tmp_path, text.replace("views:", "tables: {products: {delta: {path: t}}}\nviews:"))
+
+
 def test_every_kind_of_view(tmp_path: Path) -> None:
     (tmp_path / "sql").mkdir()
     (tmp_path / "sql" / "large.sql").write_text("SELECT * FROM orders WHERE note = '${x}'")
@@ -465,15 +569,18 @@ def test_every_kind_of_sink(tmp_path: Path) -> None:
       remote: {takes: recent, postgres: {url: "postgresql://u:${PG_LOGIN}@db/app", table: shop.recent, key: [id],
                order_by: at, delete_when: "op = 'd'", omit: op, create: false, ledger_schema: held, mode: upsert,
                epoch_column: true, statement_seconds: 60}}
+      topic: {takes: recent, kafka: {bootstrap_servers: [a:9092, b:9092], topic: recent, key: id, omit: [op],
+              headers: {kind: op}, partition: part, compression: zstd, create: false, marker_topic: held,
+              transaction_seconds: 60, username: u, password: "${KAFKA_PASSWORD}", ca_file: ca.pem}}
       log: {takes: recent, console: }
       list: {takes: recent, memory: {}}
       own: {takes: recent, python: "code.py:write", last_committed: "code.py:last", rows_as: spark}
     """
     text = "guarantee: at-least-once\n" + BASE + textwrap.indent(textwrap.dedent(sinks), "  ")
-    file = read(tmp_path, text, PG_LOGIN="hunter22")
+    file = read(tmp_path, text, PG_LOGIN="hunter22", KAFKA_PASSWORD="hunter33")
     made = {sink.name: sink.sink for sink in file.sinks}
-    kinds = [SqliteSink, DeltaSink, DeltaSink, FilesSink, PostgresSink, ConsoleSink, MemorySink, ForeachBatchSink]
-    assert [type(sink) for sink in made.values()] == kinds
+    kinds = [SqliteSink, DeltaSink, DeltaSink, FilesSink, PostgresSink, KafkaSink, ConsoleSink, MemorySink]
+    assert [type(sink) for sink in made.values()] == [*kinds, ForeachBatchSink]
     assert made["lake"].identity()["path"] == str(tmp_path / "lake")
     assert made["away"].identity()["path"] == "s3://bucket/away"
     assert made["folder"].identity() == {"kind": "files", "path": str(tmp_path / "out"), "format": "csv"}
@@ -488,6 +595,17 @@ def test_every_kind_of_sink(tmp_path: Path) -> None:
         "delete_when": "op = 'd'",
         "omit": ["op"],
         "epoch_column": True,
+    }
+    assert made["topic"].identity() == {
+        "kind": "kafka",
+        "servers": "a:9092,b:9092",
+        "topic": "recent",
+        "marker_topic": "held",
+        "key": "id",
+        "value": None,
+        "headers": {"kind": "op"},
+        "partition": "part",
+        "omit": ["op"],
     }
     assert file.environment.redact("no hunter22 here") == "no ${PG_LOGIN} here"
     assert made["own"].guarantee.exactly_once

@@ -63,12 +63,17 @@ class DiesBetweenSidecarAndManifest(DirectoryMedium):
         return staged
 
 
+def deadly_store(path: Path) -> DurableCheckpointStore:
+    """Return a store whose first epoch kills the process."""
+    medium = DiesBetweenSidecarAndManifest(str(path), LocalDisk())
+    medium.prepare()
+    return DurableCheckpointStore(medium, retain=None, vnode_count=2)
+
+
 def main(base: Path, kind: str, state: str, moment: str) -> None:
     options: dict[str, Any] = {"state": state}
     if moment == "sidecar":
-        medium = DiesBetweenSidecarAndManifest(str(base / "store"), LocalDisk())
-        medium.prepare()
-        options["store"] = DurableCheckpointStore(medium, retain=None, vnode_count=2)
+        options["store"] = deadly_store(base / "store")
     options["spark"] = local_session("killed", master="local[2]", conf=quick_start(base / "spark"))
     observers = [] if moment in ("never", "sidecar") else [KillAt(moment)]
     PIPELINES[kind](base, **options).run(once=True, observers=observers)

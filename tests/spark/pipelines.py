@@ -10,7 +10,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from holdfast import sinks, sources
+from holdfast import sinks, sources, tables
 from holdfast.spark.pipeline import Pipeline
 from spark.orders import SCHEMA
 
@@ -116,6 +116,27 @@ def several(base: Path, **options: Any) -> Pipeline:
     return pipeline
 
 
+LABELLED = """SELECT w, revenue.customer, total, label
+FROM revenue LEFT JOIN labels ON labels.customer = revenue.customer"""
+PRICED = "SELECT id, label FROM orders JOIN labels ON labels.customer = orders.customer"
+
+
+def referenced(
+    base: Path, *, table: Any = None, refresh: str | None = None, select: str = PRICED, **options: Any
+) -> Pipeline:
+    """Join a reference table of labels to windowed revenue and to raw rows; a third sink has none of it."""
+    pipeline = _with_orders(base, options)
+    if table is None:
+        table = tables.files(str(base / "labels.csv"), format="csv", header=True)
+    pipeline.table("labels", table, refresh=refresh)
+    revenue = pipeline.view("revenue", REVENUE)
+    pipeline.sink("lake", revenue, sinks.delta(str(base / "lake")), select=LABELLED)
+    db = sinks.sqlite(str(base / "app.db"), table="revenue", epoch_column=True)
+    pipeline.sink("db", "orders", db, select=select)
+    pipeline.sink("raw", "orders", sinks.files(str(base / "raw")))
+    return pipeline
+
+
 PIPELINES = {
     "windows": windows,
     "fan_out": fan_out,
@@ -124,6 +145,7 @@ PIPELINES = {
     "joined": joined,
     "python_state": python_state,
     "several": several,
+    "referenced": referenced,
 }
 
 

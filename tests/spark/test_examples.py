@@ -54,7 +54,14 @@ def test_python_state_survives_the_loss_of_its_working_directory(tmp_path: Path,
     assert [row[1] for row in found] == [80] * 5
 
 
-@pytest.mark.parametrize("name", ["01", "02", "03"])
+def test_every_order_keeps_the_price_it_was_delivered_with(tmp_path: Path, spark: SparkSession) -> None:
+    load("04").main(tmp_path)
+    found = rows(tmp_path / "app.db", "SELECT id, amount FROM invoices WHERE product = 'kelp' ORDER BY id")
+    pieces = [1, 3, 5, 7, 9]
+    assert [amount for _, amount in found] == [2.0 * n for n in pieces] + [3.0 * n for n in pieces]
+
+
+@pytest.mark.parametrize("name", ["01", "02", "03", "04"])
 def test_an_example_fits_on_a_page(name: str) -> None:
     (path,) = EXAMPLES.glob(f"{name}*.py")
     assert len(path.read_text().splitlines()) <= 65

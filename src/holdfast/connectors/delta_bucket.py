@@ -4,6 +4,7 @@ Through obstore, because `deltalake`'s file system keeps every Python thread wai
 """
 
 import contextlib
+import io
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +22,7 @@ _CLIENT_OPTIONS = {
     *("http2_only", "pool_idle_timeout", "pool_max_idle_per_host", "proxy_url", "proxy_ca_certificate"),
     *("proxy_excludes",),
 }
-# How deltalake commits: no business of data files.
+# How deltalake commits and tries again: no business of data files.
 _DELTA_OPTIONS = (
     "conditional_put",
     "copy_if_not_exists",
@@ -29,6 +30,8 @@ _DELTA_OPTIONS = (
     "locking_provider",
     "dynamo",
     "max_retries",
+    "retry_timeout",
+    "backoff_config",
 )
 
 
@@ -48,6 +51,11 @@ class BucketFolder:
         with _as_on_a_disk():
             return bytes(obstore.get(self._store, path).bytes())
 
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """Read a part of an object."""
+        with _as_on_a_disk():
+            return bytes(obstore.get_range(self._store, path, start=start, length=length))
+
     def size(self, path: str) -> int:
         """Return an object's size."""
         with _as_on_a_disk():
@@ -66,6 +74,49 @@ class BucketFolder:
         with _as_on_a_disk():
             entries = [entry["path"] for batch in obstore.list(self._store, path) for entry in batch]
         return {entry.removeprefix(f"{path}/").split("/")[0] for entry in entries}
+
+    def names_after(self, path: str, name: str) -> list[str]:
+        """Return the names directly below a path that sort behind `name`, without listing those before it."""
+        with _as_on_a_disk():
+            listed = obstore.list(self._store, path, offset=f"{path}/{name}")
+            entries = [entry["path"].removeprefix(f"{path}/") for batch in listed for entry in batch]
+        return [entry for entry in entries if "/" not in entry]
+
+
+class RangedFile(io.RawIOBase):
+    """An object as a file for reading: every read is one request for a range."""
+
+    def __init__(self, bucket: BucketFolder, path: str, size: int) -> None:
+        super().__init__()
+        self._bucket, self._path, self._size, self._position = bucket, path, size, 0
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say that it can be read anywhere."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to a position."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        """Read up to `size` bytes; all that is left when negative."""
+        left = max(self._size - self._position, 0)
+        length = left if size < 0 else min(size, left)
+        if length == 0:
+            return b""
+        data = self._bucket.read_range(self._path, self._position, length)
+        self._position += len(data)
+        return data
 
 
 def _store(url: str, storage_options: dict[str, str]) -> Any:

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from holdfast.clock import new_token
 from holdfast.connectors import durable
-from holdfast.connectors.delta_bucket import BucketFolder
+from holdfast.connectors.delta_bucket import BucketFolder, RangedFile
 from holdfast.connectors.extras import pa, pq
 from holdfast.connectors.parquet_files import read_batches
 from holdfast.connectors.staging import StagedName
@@ -98,6 +98,16 @@ class TableFolder:
             return self._bucket.read(path)
         with open(self.local(path), "rb") as file:
             return file.read()
+
+    def open_file(self, path: str, size: int) -> str | RangedFile:
+        """Return what a Parquet reader takes: a local path, or a file of `size` bytes that is read in ranges."""
+        return self.local(path) if self._bucket is None else RangedFile(self._bucket, path, size)
+
+    def names_after(self, path: str, name: str) -> list[str]:
+        """Return the names directly below a folder that sort behind `name`."""
+        if self._bucket is not None:
+            return self._bucket.names_after(path, name)
+        return sorted(found for found in durable.names_in(self.local(path)) if found > name)
 
     def size(self, path: str) -> int | None:
         """Return a file's size, None when it is not there."""

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from holdfast.connectors import durable
 from holdfast.connectors.delta_folder import TableFolder
+from holdfast.connectors.delta_shape import fields_of, plain_type
 from holdfast.connectors.extras import delta_exceptions, deltalake, pa
 from holdfast.errors import PipelineDefinitionError, RetryableSinkError, SinkError
 from holdfast.secrets import scrub
@@ -140,28 +141,17 @@ def first_line(error: BaseException) -> str:
 
 
 def _fields(schema: Any) -> dict[str, dict[str, Any]]:
-    return {field["name"]: field for field in json.loads(schema.to_json())["fields"]}
+    return fields_of(json.loads(schema.to_json()))
 
 
 def _check_columns(theirs: dict[str, dict[str, Any]], ours: dict[str, dict[str, Any]]) -> None:
     for name, field in ours.items():
         if name not in theirs:
             raise SinkError(f"the Delta table has no column '{name}'; add it to the table, or drop it in the view")
-        if _shape(theirs[name]["type"]) != _shape(field["type"]):
+        if plain_type(theirs[name]["type"]) != plain_type(field["type"]):
             raise SinkError(f"column '{name}' is {field['type']}, but {theirs[name]['type']} in the Delta table")
     for name, field in theirs.items():
         if any(key in field["metadata"] for key in _REFUSED_METADATA):
             raise SinkError(f"column '{name}' of the Delta table is generated or constrained, which needs its writer")
         if name not in ours and not field["nullable"]:
             raise SinkError(f"column '{name}' of the Delta table must not be NULL, and the view does not have it")
-
-
-def _shape(type_: Any) -> Any:
-    """Return a type without what does not matter for writing: nullability and metadata of nested fields."""
-    if not isinstance(type_, dict):
-        return type_
-    kept = {key: value for key, value in type_.items() if key in ("type", "elementType", "keyType", "valueType")}
-    shape = {key: _shape(value) for key, value in kept.items()}
-    if "fields" in type_:
-        shape["fields"] = {field["name"]: _shape(field["type"]) for field in type_["fields"]}
-    return shape

@@ -33,15 +33,13 @@ _NAME = re.compile(rf"(?:(?P<schema>{_PART})\.)?(?P<name>{_PART})")
 class Address:
     """A server and a database, from a URL as libpq takes it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, user: str = "the postgres sink") -> None:
         if not url.startswith(_SCHEMES):
-            raise PipelineDefinitionError(
-                "the postgres sink needs a URL such as postgresql://user:password@host:5432/database"
-            )
+            raise PipelineDefinitionError(f"{user} needs a URL such as postgresql://user:password@host:5432/database")
         if not _URL.fullmatch(url):
             # Not shown: a password with a slash in it makes a part of itself the host.
             raise PipelineDefinitionError(
-                "the URL of the postgres sink cannot be read: in names and passwords, characters such as / @ ? # % "
+                f"the URL of {user} cannot be read: in names and passwords, characters such as / @ ? # % "
                 "must be percent-encoded (%2F, %40, %3F, %23, %25)"
             )
         parts = urlsplit(url)

@@ -124,9 +124,14 @@ def _decimal_for(type_: Any, modifier: int) -> Any:
         return None
     if modifier < 0:
         return type_
-    precision, scale = (modifier - 4) >> 16 & 0xFFFF, (modifier - 4) & 0x7FF
+    precision, scale = numeric_size(modifier)
     holds = scale >= type_.scale and precision - scale >= type_.precision - type_.scale
-    return type_ if holds and scale < 1024 else None
+    return type_ if holds else None
+
+
+def numeric_size(modifier: int) -> tuple[int, int]:
+    """Return precision and scale of a numeric(p, s); the scale may be negative, or larger than the precision."""
+    return (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4) & 0x7FF ^ 1024) - 1024
 
 
 def encoded(table: Any, schema: Any, wires: Sequence[Wire]) -> Any:

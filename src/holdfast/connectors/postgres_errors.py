@@ -31,12 +31,17 @@ class ServerError(SinkError):
     @property
     def may_pass(self) -> bool:
         """Whether the same statement may succeed later."""
-        return self._unanswered or (self.state.startswith(_PASSING) and self.state not in _LASTING)
+        return self._unanswered or may_pass(self.state)
 
     @property
     def rolled_back(self) -> bool:
         """Whether it is certain that the transaction is gone, even though the statement was COMMIT."""
         return self.state.startswith(_ROLLED_BACK)
+
+
+def may_pass(state: str) -> bool:
+    """Whether what ended with this SQLSTATE may succeed later."""
+    return state.startswith(_PASSING) and state not in _LASTING
 
 
 def for_engine(text: str, error: ServerError) -> SinkError:

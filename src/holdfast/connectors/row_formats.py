@@ -30,7 +30,7 @@ _TIMES = {
     "dateFormat": "yyyy-MM-dd",
 }
 _CSV_OPTIONS = {**_TIMES, "header": "true", "escape": '"', "emptyValue": '""', "nullValue": ""}
-_JSON_OPTIONS = {**_TIMES, "ignoreNullFields": "false"}
+JSON_OPTIONS = {**_TIMES, "ignoreNullFields": "false"}
 _ROWS_AT_ONCE = 10_000
 _READ_BYTES = 1 << 20
 _LARGEST_BLOCK = (1 << 31) - 1
@@ -112,7 +112,7 @@ class Json:
 
     def write_with_spark(self, dataframe: Any, folder: str) -> None:
         """Write one file per task."""
-        spark_write(dataframe.write.format("json").options(**_JSON_OPTIONS), folder)
+        spark_write(dataframe.write.format("json").options(**JSON_OPTIONS), folder)
 
     def count(self, path: str) -> int:
         """Count lines."""

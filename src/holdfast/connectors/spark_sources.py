@@ -1,10 +1,11 @@
 """Sources that Spark reads itself: files, rate, and any other format by name."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.core.sources import SourceSpec
+from holdfast.connectors.kafka_offsets import form_of
+from holdfast.core.sources import OffsetReader, SourceSpec
 from holdfast.errors import PipelineDefinitionError
 
 _NOT_REPLAYABLE = {
@@ -27,14 +28,14 @@ def file_source(
         raise PipelineDefinitionError(f"unknown file format '{format}', use one of {', '.join(_FILE_FORMATS)}")
     _refuse_lossy(options)
     limit = {} if max_files is None else {"maxFilesPerTrigger": str(max_files)}
-    given = {key: _text(value) for key, value in options.items()}
+    given = {key: option_text(value) for key, value in options.items()}
     return SourceSpec(format, {**given, **limit, "path": path}, schema, read_offsets=_file_offsets)
 
 
 def _refuse_lossy(options: Mapping[str, Any]) -> None:
     for key, value in options.items():
         why = _LOSSY_FILE_OPTIONS.get(key.lower())
-        if why is not None and _text(value).lower() not in ("off", "false"):
+        if why is not None and option_text(value).lower() not in ("off", "false"):
             raise PipelineDefinitionError(f"the file source option '{key}' breaks exactly-once: {why}")
 
 
@@ -42,21 +43,32 @@ def spark_source(format: str, *, schema: str | None, options: Mapping[str, Any])
     """Describe any Spark streaming source."""
     if format in _FILE_FORMATS:
         _refuse_lossy(options)
-    given = {key: _text(value) for key, value in options.items()}
-    secret = frozenset(key for key in given if any(word in key.lower() for word in _SECRET_WORDS))
+    given = {key: option_text(value) for key, value in options.items()}
     return SourceSpec(
         format,
         given,
         schema,
         replayable=format not in _NOT_REPLAYABLE,
         why_not_replayable=_NOT_REPLAYABLE.get(format, ""),
-        read_offsets=_READERS.get(format, _file_offsets if format in _FILE_FORMATS else _plain_offsets),
-        secret_options=secret,
+        read_offsets=_offset_reader(format, given),
+        secret_options=secret_among(given),
     )
 
 
-def _text(value: Any) -> str:
+def option_text(value: Any) -> str:
+    """Return a value as Spark's options take it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def secret_among(options: Iterable[str]) -> frozenset[str]:
+    """Return the options whose names say that their values are secret."""
+    return frozenset(key for key in options if any(word in key.lower() for word in _SECRET_WORDS))
+
+
+def _offset_reader(format: str, options: Mapping[str, str]) -> OffsetReader:
+    if format == "kafka":
+        return form_of(options).from_spark
+    return _file_offsets if format in _FILE_FORMATS else _plain_offsets
 
 
 def _file_offsets(line: str) -> Mapping[str, str]:
@@ -71,16 +83,3 @@ def _plain_offsets(line: str) -> Mapping[str, str]:
     if isinstance(value, dict):
         return {str(key): item if isinstance(item, str) else json.dumps(item) for key, item in sorted(value.items())}
     return {"offset": json.dumps(value)}
-
-
-def _kafka_offsets(line: str) -> Mapping[str, str]:
-    topics: dict[str, dict[str, int]] = json.loads(line)
-    several = len(topics) > 1
-    return {
-        (f"{topic}/partition-{partition}" if several else f"partition-{partition}"): str(offset)
-        for topic, partitions in sorted(topics.items())
-        for partition, offset in sorted(partitions.items(), key=lambda entry: int(entry[0]))
-    }
-
-
-_READERS = {"kafka": _kafka_offsets}

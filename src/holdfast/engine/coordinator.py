@@ -50,6 +50,8 @@ class CapturedEpoch:
     watermark_ms: int | None
     rows_in: int
     table_offsets: dict[str, ConnectorCheckpoint] = field(default_factory=dict)
+    tables_path: str | None = None
+    """Where copies of reference tables are, below the store."""
 
 
 class EpochWork(Protocol):
@@ -260,6 +262,7 @@ class Coordinator:
         draft.source_offsets = captured.source_offsets
         draft.source_watermarks = captured.source_watermarks
         draft.table_offsets = captured.table_offsets
+        draft.table_store_checkpoint_path = captured.tables_path
         draft.watermark = captured.watermark_ms
         draft.source_names = list(facts.source_names)
         draft.sink_names = list(facts.sink_names)

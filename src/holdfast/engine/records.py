@@ -15,6 +15,7 @@ from holdfast.core.contracts import LedgerState, Token
 from holdfast.core.entries import SinkCommitStatus
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.progress import ProgressRecord
+from holdfast.core.tables import TABLES_PART, pins_to_part
 from holdfast.engine.coordinator import TOKENS_PART, RecordedEpoch
 from holdfast.engine.recovery import RecoveryDecision
 from holdfast.engine.sequel import Sequel, progress_without_manifest
@@ -67,9 +68,9 @@ def find_replay(
     found: list[RecordedEpoch] = []
     for epoch in range(reached + 1, wanted + 1):
         record = sealed.get(epoch) or RecordedEpoch(epoch, {}, "the old working directory")
-        if not any(name.startswith("offsets/") for name in record.parts):
-            record = replace(record, parts=elsewhere(epoch) or {})
-        if not record.parts:
+        if not _has_range(record):
+            record = replace(record, parts={**record.parts, **(elsewhere(epoch) or {})})
+        if not _has_range(record):
             break
         found.append(record)
         reached = epoch
@@ -78,6 +79,10 @@ def find_replay(
     sequel = Sequel(known, reached if lost else decision.sequel.given_up_after)
     epochs = tuple(replace(record, sequel=sequel.after(record.epoch)) for record in found)
     return Replay(epochs, reached, lost, sequel)
+
+
+def _has_range(record: RecordedEpoch) -> bool:
+    return any(name.startswith("offsets/") for name in record.parts)
 
 
 def _sealed(
@@ -123,7 +128,7 @@ def _decided(store: DurableCheckpointStore, manifest: CheckpointManifest) -> Rec
     statuses = manifest.sink_commit_statuses
     return RecordedEpoch(
         manifest.epoch,
-        dict(progress.parts) if progress else {},
+        dict(progress.parts) if progress else _table_pins(manifest),
         f"checkpoint {manifest.checkpoint_id}",
         tokens,
         without_rows=frozenset(without - (tokens or {}).keys() - given_up),
@@ -131,6 +136,11 @@ def _decided(store: DurableCheckpointStore, manifest: CheckpointManifest) -> Rec
         given_up=given_up,
         decided=True,
     )
+
+
+def _table_pins(manifest: CheckpointManifest) -> dict[str, bytes]:
+    """Return what the manifest repeats of its progress record: the versions of tables."""
+    return {TABLES_PART: pins_to_part(manifest.table_offsets)} if manifest.table_offsets else {}
 
 
 def progress_of(store: DurableCheckpointStore, manifest: CheckpointManifest) -> ProgressRecord | None:

@@ -15,6 +15,11 @@ def sources() -> ModuleType:
     return importlib.import_module("holdfast.sources")
 
 
+def tables() -> ModuleType:
+    """Return `holdfast.tables`."""
+    return importlib.import_module("holdfast.tables")
+
+
 def sinks() -> ModuleType:
     """Return `holdfast.sinks`."""
     return importlib.import_module("holdfast.sinks")

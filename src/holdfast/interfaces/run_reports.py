@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 from holdfast.interfaces.pipeline_file import PipelineFile
 from holdfast.interfaces.pipeline_file.parts import SinkEntry, SourceEntry
+from holdfast.interfaces.pipeline_file.tables import TableEntry
 from holdfast.interfaces.reports import Record
 
 
 @dataclass(frozen=True)
 class PartCheck(Record):
-    """One source, view or sink of a pipeline file."""
+    """One source, table, view or sink of a pipeline file."""
 
     name: str
     what: str
@@ -24,6 +25,7 @@ class PipelineCheck(Record):
     store: str
     guarantee: str
     sources: tuple[PartCheck, ...]
+    tables: tuple[PartCheck, ...]
     views: tuple[PartCheck, ...]
     sinks: tuple[PartCheck, ...]
 
@@ -36,6 +38,7 @@ class PipelineCheck(Record):
             store=file.store,
             guarantee=file.guarantee,
             sources=tuple(PartCheck(source.name, _source(source)) for source in file.sources),
+            tables=tuple(PartCheck(table.name, _table(table)) for table in file.tables),
             views=tuple(PartCheck(v.name, "SQL" if isinstance(v.query, str) else "Python") for v in file.views),
             sinks=tuple(PartCheck(sink.name, _sink(sink)) for sink in file.sinks),
         )
@@ -45,8 +48,15 @@ def _source(source: SourceEntry) -> str:
     return source.spec.format + (f", watermark {' '.join(source.watermark)}" if source.watermark else "")
 
 
+def _table(table: TableEntry) -> str:
+    return (
+        f"{table.spec.connector}, looked at {'at each start' if table.refresh is None else f'every {table.refresh}'}"
+    )
+
+
 def _sink(sink: SinkEntry) -> str:
-    return f"takes {sink.takes}, {sink.kind}, {'exactly' if sink.sink.guarantee.exactly_once else 'at least'} once"
+    takes = f"takes {sink.takes}" if sink.select is None else f"selects from {sink.takes}"
+    return f"{takes}, {sink.kind}, {'exactly' if sink.sink.guarantee.exactly_once else 'at least'} once"
 
 
 @dataclass(frozen=True)

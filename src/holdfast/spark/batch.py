@@ -8,12 +8,14 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.core.contracts import Rows
 from holdfast.core.entries import ConnectorCheckpoint
 from holdfast.core.manifest import CheckpointManifest
+from holdfast.core.tables import TABLES_PART, pins_to_part
 from holdfast.engine.coordinator import CapturedEpoch
 from holdfast.engine.upstream import Upstream
 from holdfast.errors import PipelineError
 from holdfast.spark.definition import BuiltQuery, Definition, evaluate_views
 from holdfast.spark.plan_facts import PlanReader, WatermarkTracker
 from holdfast.spark.rows import ComputedBatch, tagged_union, without_stale_order
+from holdfast.spark.tables import EpochTables
 from holdfast.spark.workdir import WorkingDirectory
 
 
@@ -29,9 +31,10 @@ class BatchReader:
         chosen: CheckpointManifest | None,
         schema_parts: Mapping[str, bytes],
         upstream: Upstream,
+        tables: EpochTables,
     ) -> None:
         self.definition, self.built, self.directory = definition, built, directory
-        self._upstream = upstream
+        self._upstream, self.tables = upstream, tables
         self.schema_parts = schema_parts
         self._spark = spark
         self._watermarks = WatermarkTracker((chosen.watermark or 0) if chosen else 0)
@@ -49,6 +52,7 @@ class BatchReader:
     def query_starts(self) -> None:
         """Forget what Spark forgets when a query starts: how far each watermarked input had come."""
         self._watermarks = WatermarkTracker(self._watermarks.current_ms)
+        self.tables.query_starts()
 
     def check_watermark(self, batch: int, *, replayed: bool) -> None:
         """Stop if Spark runs a batch with another watermark than the one we sealed for it.
@@ -122,7 +126,7 @@ class MicroBatch:
         reader.expect_small = self._computed.next_is_small
         by_output = {output: self._computed.rows(output) for output in outputs}
         found = {sink.name: by_output[sink.output] for sink in reader.definition.sinks.values()}
-        return {name: rows for name, rows in found.items() if rows is not None}
+        return reader.tables.selected({name: rows for name, rows in found.items() if rows is not None})
 
     def _fanned_out(self) -> DataFrame:
         """Apply stateless views to the rows of this batch, so that the source is read once for all of them."""
@@ -138,13 +142,17 @@ class MicroBatch:
         watermark = reader.next_watermark(self._batch, facts.watermarks_ms)
         capture = reader.directory.capture(self._batch, watermark, facts.state_ids or None)
         rows_in = dict(zip(reader.built.inputs, facts.rows_read, strict=False))
+        tables = reader.tables.positions(self.epoch)
+        pins = {TABLES_PART: pins_to_part(tables)} if tables else {}
         return CapturedEpoch(
-            parts={**capture.parts, **reader.schema_parts},
+            parts={**capture.parts, **reader.schema_parts, **pins},
             operators=capture.operators,
             source_offsets=reader.source_offsets(capture.offsets.sources, self.epoch),
             source_watermarks=reader.source_watermarks(facts.watermarks_ms),
             watermark_ms=watermark if facts.watermarks_ms else None,
             rows_in=sum(rows_in.values()),
+            table_offsets=tables,
+            tables_path=reader.tables.path,
         )
 
     def sealed(self) -> None:
@@ -153,6 +161,7 @@ class MicroBatch:
 
     def release(self) -> None:
         """Let cached rows go."""
+        self._reader.tables.release()
         if self._computed is not None:
             self._computed.release()
         if self._base is not None:

@@ -3,7 +3,7 @@
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.core.contracts import Sink
 from holdfast.core.sources import SourceSpec
+from holdfast.core.tables import TableSpec
 from holdfast.errors import PipelineDefinitionError
 from holdfast.spark.failures import error_in
 from holdfast.spark.rows import COLLECT_BYTES, OUTPUT_COLUMN, tagged_union
@@ -53,12 +54,27 @@ class ViewDefinition:
 
 
 @dataclass(frozen=True)
+class TableDefinition:
+    """A named reference table, and how often to look for a newer version: None is once in a run."""
+
+    name: str
+    spec: TableSpec
+    refresh_seconds: float | None
+
+
+@dataclass(frozen=True)
 class SinkDefinition:
-    """A named sink and the view or source it takes."""
+    """A named sink and the view or source it takes; with a `select`, what that makes of each epoch's rows."""
 
     name: str
     output: str
     sink: Sink
+    select: str | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """Return what is compared."""
+        select = {} if self.select is None else {"select": " ".join(self.select.split())}
+        return {**self.sink.identity(), "takes": self.output, **select}
 
 
 @dataclass
@@ -71,6 +87,7 @@ class Definition:
     state_partitions: int = 2
     collect_bytes: int = COLLECT_BYTES
     sources: dict[str, SourceDefinition] = field(default_factory=dict)
+    tables: dict[str, TableDefinition] = field(default_factory=dict)
     views: dict[str, ViewDefinition] = field(default_factory=dict)
     sinks: dict[str, SinkDefinition] = field(default_factory=dict)
 
@@ -79,12 +96,17 @@ class Definition:
         self._check_name("source", name)
         self.sources[name] = SourceDefinition(name, spec, watermark)
 
+    def add_table(self, name: str, spec: TableSpec, refresh_seconds: float | None) -> None:
+        """Add a reference table, for selects of sinks."""
+        self._check_name("table", name)
+        self.tables[name] = TableDefinition(name, spec, refresh_seconds)
+
     def add_view(self, name: str, query: Query) -> None:
         """Add a view; what it uses must be there already."""
         self._check_name("view", name)
         self.views[name] = ViewDefinition(name, query)
 
-    def add_sink(self, name: str, output: str, sink: Sink) -> None:
+    def add_sink(self, name: str, output: str, sink: Sink, select: str | None = None) -> None:
         """Add a sink for a view or source."""
         if name in self.sinks:
             raise PipelineDefinitionError(f"there are two sinks named '{name}'")
@@ -92,7 +114,7 @@ class Definition:
         if output not in self.sources and output not in self.views:
             known = ", ".join(sorted([*self.sources, *self.views])) or "none yet"
             raise PipelineDefinitionError(f"sink '{name}' takes '{output}', which is no view or source ({known})")
-        self.sinks[name] = SinkDefinition(name, output, sink)
+        self.sinks[name] = SinkDefinition(name, output, sink, select)
 
     @property
     def outputs(self) -> list[str]:
@@ -101,8 +123,8 @@ class Definition:
 
     def _check_name(self, kind: str, name: str) -> None:
         _check_form(kind, name)
-        if name in self.sources or name in self.views or name == OUTPUT_COLUMN:
-            raise PipelineDefinitionError(f"the name '{name}' is taken: sources and views share their names")
+        if name in self.sources or name in self.views or name in self.tables or name == OUTPUT_COLUMN:
+            raise PipelineDefinitionError(f"the name '{name}' is taken: sources, views and tables share their names")
 
 
 def _check_form(kind: str, name: str) -> None:
@@ -132,6 +154,8 @@ def build_query(
 ) -> BuiltQuery:
     """Turn the definition into one streaming DataFrame. `start_options` say where sources begin that never ran."""
     starts = start_options or {}
+    for name in definition.tables:
+        spark.catalog.dropTempView(name)  # Whatever has that name in the session, a view does not mean it.
     sources = {name: _read(spark, source, starts.get(name, {})) for name, source in definition.sources.items()}
     frames = evaluate_views(definition, spark, sources)
     outputs = {name: frames[name] for name in definition.outputs}
@@ -183,21 +207,34 @@ def evaluate_views(
         frame.createOrReplaceTempView(name)
     for name, view in definition.views.items():
         try:
-            frames[name] = _evaluate(view, spark, frames)
+            frames[name] = _evaluate(view, spark, frames, definition.tables)
             frames[name].createOrReplaceTempView(name)
         except PipelineDefinitionError:
             raise
         except PySparkException as error:
+            if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
+                _refuse_tables(name, [table for table in definition.tables if f"`{table}`" in _first_line(error)])
             raise PipelineDefinitionError(f"view '{name}': {_first_line(error)}") from error
         except Exception as error:  # Whatever the user's function raises, it is known by its view.
             raise PipelineDefinitionError(f"view '{name}': {type(error).__name__}: {error}") from error
     return frames
 
 
-def _evaluate(view: ViewDefinition, spark: SparkSession, frames: Mapping[str, DataFrame]) -> DataFrame:
+def _refuse_tables(view: str, tables: Collection[str]) -> None:
+    for table in tables:
+        raise PipelineDefinitionError(
+            f"view '{view}' names the reference table '{table}': views are one streaming query, for which no version "
+            "of a table could be pinned. Join it in the select of a sink"
+        )
+
+
+def _evaluate(
+    view: ViewDefinition, spark: SparkSession, frames: Mapping[str, DataFrame], tables: Collection[str]
+) -> DataFrame:
     if isinstance(view.query, str):
         return spark.sql(view.query)
     wanted = list(inspect.signature(view.query).parameters)
+    _refuse_tables(view.name, [name for name in wanted if name in tables])
     unknown = [name for name in wanted if name not in frames]
     if unknown:
         raise PipelineDefinitionError(
@@ -214,7 +251,7 @@ def definition_identity(definition: Definition, built: BuiltQuery) -> dict[str, 
             for name, source in definition.sources.items()
         },
         "views": {name: view.text() for name, view in definition.views.items()},
-        "sinks": {name: {**sink.sink.identity(), "takes": sink.output} for name, sink in definition.sinks.items()},
+        "sinks": {name: sink.identity() for name, sink in definition.sinks.items()},
         "output_mode": definition.output_mode,
         "state_partitions": definition.state_partitions,
         "state": definition.state if built.stateful else None,
@@ -222,7 +259,15 @@ def definition_identity(definition: Definition, built: BuiltQuery) -> dict[str, 
         "stateful": list(built.stateful),
         "plan": built.plan_digest if built.stateful else None,
         "spark": pyspark.__version__,
+        **_tables_identity(definition),
     }
+
+
+def _tables_identity(definition: Definition) -> dict[str, Any]:
+    """Return the tables, if there are any: a pipeline without is what it was before there could be some."""
+    tables = definition.tables.values()
+    found = {table.name: {"connector": table.spec.connector, **table.spec.identity()} for table in tables}
+    return {"tables": found} if found else {}
 
 
 def _nodes(plan: Any) -> list[Any]:

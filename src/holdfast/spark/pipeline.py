@@ -9,8 +9,10 @@ from pyspark.sql import SparkSession
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.contracts import OnForeign, Sink
+from holdfast.core.intervals import interval_seconds
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.sources import SourceSpec, packages_of
+from holdfast.core.tables import TableSpec
 from holdfast.engine.delivery import DeliverySettings
 from holdfast.engine.events import LogObserver, Observer, Observers
 from holdfast.engine.identity import OnChange
@@ -29,7 +31,7 @@ _GUARANTEES = ("exactly-once", "at-least-once")
 
 
 class Pipeline:
-    """Sources, views and sinks under one name; runs as ONE Spark query with exactly-once delivery to every sink.
+    """Sources, views, tables and sinks under one name; runs as ONE Spark query, exactly once for every sink.
 
     `store` is a path, a URL or an open store. Without `spark` a local session is used. `state` is where Spark
     keeps operator state: "rocksdb", or "memory" for small state. `work_dir` is where Spark's working directory
@@ -85,19 +87,31 @@ class Pipeline:
         self._definition.add_source(name, spec, watermark)
         return name
 
+    def table(self, name: str, spec: TableSpec, *, refresh: str | None = None) -> str:
+        """Add a reference table for selects of sinks to join. An epoch has one version of it, and records which.
+
+        `refresh` is how often to look for a newer version, such as "10 minutes"; without it, once when a run starts.
+        """
+        self._definition.add_table(name, spec, None if refresh is None else interval_seconds(refresh))
+        return name
+
     def view(self, name: str, query: Query) -> str:
         """Add a view: SQL over sources and earlier views, or a function whose parameters are named after them."""
         self._definition.add_view(name, query)
         return name
 
-    def sink(self, name: str, takes: str, sink: Sink) -> None:
-        """Send the rows of a view or source to a sink."""
+    def sink(self, name: str, takes: str, sink: Sink, *, select: str | None = None) -> None:
+        """Send the rows of a view or source to a sink.
+
+        `select` is SQL over the rows of one epoch, which have the name of what the sink takes, and reference tables:
+        the sink gets what it gives. It sees no state and no other epoch.
+        """
         if self._guarantee == "exactly-once" and not sink.guarantee.exactly_once:
             raise PipelineDefinitionError(
                 f"sink '{name}' cannot keep exactly-once: {sink.guarantee.how}; "
                 "say guarantee='at-least-once' if that is enough"
             )
-        self._definition.add_sink(name, takes, sink)
+        self._definition.add_sink(name, takes, sink, select)
 
     def run(
         self,

@@ -34,6 +34,7 @@ from holdfast.spark.definition import BuiltQuery, Definition, build_query, defin
 from holdfast.spark.failures import error_in, spark_message
 from holdfast.spark.session import configure
 from holdfast.spark.source_log import COMPACT_INTERVAL
+from holdfast.spark.tables import EpochTables
 from holdfast.spark.workdir import WorkingDirectory, check_parts, remove_directories, restore
 from holdfast.stores.store import DurableCheckpointStore
 
@@ -70,6 +71,7 @@ class Runner:
         specs = {name: source.spec for name, source in definition.sources.items()}
         controls = {name: spec.control for name, spec in specs.items() if spec.control is not None}
         self._upstream = Upstream(controls, store, self._observer, clock)
+        self._tables = EpochTables(definition, materials, work_root, clock)
         configure(spark, state=definition.state, state_partitions=definition.state_partitions)
         self.built: BuiltQuery = build_query(definition, spark)
         self._batches: BatchReader
@@ -109,12 +111,20 @@ class Runner:
         )
         old = self._old_directories()
         start = startup.run(lambda epoch: self._range_in(old, epoch))
+        self._tables.taken_over(start.owner, start.chosen)
         with step(self._observer, self._clock, start.epoch, "recovery.sources"):
             self._locate_sources(start)
         with step(self._observer, self._clock, start.epoch, "recovery.restore"):
             directory = self._restore(start, old)
         self._batches = BatchReader(
-            self.definition, self.built, self._spark, directory, start.chosen, self._schema_parts, self._upstream
+            self.definition,
+            self.built,
+            self._spark,
+            directory,
+            start.chosen,
+            self._schema_parts,
+            self._upstream,
+            self._tables,
         )
         self._writer = CheckpointWriter(
             self._store, start.owner, start.fence, self._clock, inline_threshold=self._inline_threshold
@@ -161,17 +171,12 @@ class Runner:
         )
 
     def _bind_sinks(self) -> None:
-        schemas = {
-            name: self._spark.createDataFrame([], schema).toArrow().schema
-            for name, schema in self.built.schemas.items()
-        }
-        for name, entry in self.definition.sinks.items():
+        for name, columns in self._tables.bind(self._store, self.built.schemas, self._spark).items():
+            schema = self._spark.createDataFrame([], columns).toArrow().schema
             spool = os.path.join(self._spool_root, name)
-            context = SinkContext(
-                name, self.definition.name, schemas[entry.output], self.definition.output_mode, spool
-            )
-            entry.sink.bind(context)
-            self._schema_parts[f"{SCHEMA_PARTS}{name}"] = schemas[entry.output].serialize().to_pybytes()
+            context = SinkContext(name, self.definition.name, schema, self.definition.output_mode, spool)
+            self.definition.sinks[name].sink.bind(context)
+            self._schema_parts[f"{SCHEMA_PARTS}{name}"] = schema.serialize().to_pybytes()
 
     def _old_directories(self) -> list[str]:
         """Return what earlier generations left, newest first."""
@@ -241,7 +246,7 @@ class Runner:
         except BaseException as error:
             # Spark wraps what we raise into text; the original is what the caller gets to see. What is no Exception
             # would end this thread without an answer to Spark, which would wait for ever.
-            self._failure = error
+            self._failure = (error_in(error) if isinstance(error, PySparkException) else None) or error
             if isinstance(error, Exception):
                 raise
             raise PipelineError(f"stopped by {type(error).__name__}") from error
@@ -253,6 +258,9 @@ class Runner:
             )
         recorded = self._recorded(batch)
         self._batches.check_watermark(batch, replayed=recorded is not None)
+        if self.definition.tables:
+            with step(self._observer, self._clock, batch + 1, "tables"):
+                self._tables.begin(batch + 1, recorded)
         work = MicroBatch(self._batches, frame, batch)
         try:
             self._coordinator.run_epoch(work, recorded)
@@ -272,6 +280,7 @@ class Runner:
     def _prune(self) -> None:
         try:
             self._store.prune(self._retain or 0)
+            self._tables.remove_unneeded(self._store)
         except CheckpointStoreError as error:
             _log.warning("pruning failed, will be tried again: %s", error)
 
@@ -387,6 +396,7 @@ class Runner:
         if hasattr(self, "_delivery"):
             self._delivery.close()
         self._housekeeping.shutdown(wait=True)
+        self._tables.close()
         self._history.close()
 
     def _with_spark_properties(self, work: Callable[[], object]) -> Callable[[], object]:

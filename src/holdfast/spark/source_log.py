@@ -2,6 +2,8 @@
 
 `sources/<i>/<k>` lists the entries of log batch k; now and then Spark writes `<k>.compact`, which repeats all
 entries so far. An offset of such a source is a log batch, so a recorded range is only complete with its entries.
+
+Others keep one file there, with where they began (Kafka: offsets, rate: a time). It is no log, and is kept as it is.
 """
 
 import json
@@ -73,7 +75,7 @@ def compact_as_expected(root: str, default_interval: int) -> None:
         newest = max((number for number, _ in numbered), default=-1)
         interval = _guessed_interval(sorted(number for number, compact in numbered if compact), default_interval)
         due = (newest + 1) // interval * interval - 1
-        if due >= 0 and (due, True) not in numbered:
+        if due >= 0 and (due, True) not in numbered and _is_log(_read(root, _name(source, due, False))):
             _compact(root, source, due)
 
 
@@ -108,8 +110,25 @@ def _entries_so_far(root: str, source: str, until: int | None = None) -> list[st
 
 
 def _only_batch(text: bytes, number: int) -> bytes:
-    header, *entries = text.decode().split("\n")
-    return "\n".join([header, *(e for e in entries if json.loads(e).get("batchId", number) == number)]).encode()
+    header, *entries = text.split(b"\n")
+    batches = [_batch_of(entry) for entry in entries]
+    if None in batches:
+        return text
+    return b"\n".join([header, *(entry for entry, batch in zip(entries, batches, strict=True) if batch == number)])
+
+
+def _is_log(text: bytes) -> bool:
+    return all(_batch_of(entry) is not None for entry in text.split(b"\n")[1:])
+
+
+def _batch_of(entry: bytes) -> int | None:
+    """Return the log batch of an entry, None for a line that is no entry of a log."""
+    try:
+        fields = json.loads(entry)
+    except ValueError:
+        return None
+    batch = fields.get("batchId") if isinstance(fields, dict) else None
+    return batch if isinstance(batch, int) else None
 
 
 def _sources(root: str) -> list[str]:

@@ -219,7 +219,7 @@ class HumanOutput(Output):
             styled(f"{check.file} is valid", "bold green"),
             f": pipeline {check.name}, {check.guarantee}, store {check.store}",
         )
-        parts = (("source", check.sources), ("view", check.views), ("sink", check.sinks))
+        parts = (("source", check.sources), ("table", check.tables), ("view", check.views), ("sink", check.sinks))
         self._screen.table((), [(kind, part.name, part.what) for kind, group in parts for part in group])
 
     def starter(self, receipt: StarterReceipt) -> None:

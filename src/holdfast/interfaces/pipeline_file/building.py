@@ -42,13 +42,15 @@ def build_pipeline(file: PipelineFile, spark: Any, *, on_change: str | None = No
     pipeline = late.spark("pipeline").Pipeline(file.name, store=file.store, spark=spark, **settings)
     for source in file.sources:
         _at(source.node, pipeline.source, source.name, source.spec, watermark=source.watermark)
+    for table in file.tables:
+        _at(table.node, pipeline.table, table.name, table.spec, refresh=table.refresh)
     for view in file.views:
         query = view.query if isinstance(view.query, str) else view.query.load()
         _at(view.node, pipeline.view, view.name, query)
     for sink in file.sinks:
         for function in sink.functions:
             function.load()
-        _at(sink.node, pipeline.sink, sink.name, sink.takes, sink.sink)
+        _at(sink.node, pipeline.sink, sink.name, sink.takes, sink.sink, select=sink.select)
     built: Startable = pipeline
     return built
 

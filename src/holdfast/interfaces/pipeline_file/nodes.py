@@ -77,6 +77,13 @@ class Node:
             raise self.problem("is empty")
         return scalar.text
 
+    def plain(self) -> str:
+        """Return a single value of any type as it is written."""
+        scalar = self._scalar()
+        if scalar.kind == "null":
+            raise self.problem("has no value")
+        return scalar.text
+
     def secret(self) -> str:
         """Return text of which what comes from the environment is shown in no message."""
         self._scalar(secret=True)

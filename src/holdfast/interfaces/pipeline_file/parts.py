@@ -1,23 +1,20 @@
 """Sources, views and sinks of a pipeline file, made into what a pipeline takes."""
 
 import dataclasses
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.contracts import Sink
+from holdfast.core.intervals import INTERVAL
 from holdfast.core.sources import SourceSpec
-from holdfast.errors import MissingExtra, PipelineDefinitionError
 from holdfast.interfaces import late
 from holdfast.interfaces.pipeline_file.functions import FunctionReference, read_function
 from holdfast.interfaces.pipeline_file.keys import KEYS, SINK, SOURCE, VIEW
-from holdfast.interfaces.pipeline_file.nodes import FileProblem, Node, Section, hint
-
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
-_UNIT = r"(?:millisecond|second|minute|hour|day|week)s?"
-INTERVAL = re.compile(rf"(?i)\d+(?:\.\d+)?\s+{_UNIT}(?:\s+\d+(?:\.\d+)?\s+{_UNIT})*")
-INTERVAL_EXPECTED = "a length of time such as '10 seconds'"
+from holdfast.interfaces.pipeline_file.making import INTERVAL_EXPECTED
+from holdfast.interfaces.pipeline_file.making import check_name as _check_name
+from holdfast.interfaces.pipeline_file.making import made as _made
+from holdfast.interfaces.pipeline_file.nodes import Node, Section, hint
 
 
 @dataclass(frozen=True)
@@ -48,6 +45,7 @@ class SinkEntry:
     takes: str
     kind: str
     sink: Sink
+    select: str | None = None
     functions: tuple[FunctionReference, ...] = ()
 
 
@@ -58,7 +56,7 @@ def read_source(name: str, node: Node, guarantee: str) -> SourceEntry:
     """Read one source."""
     _check_name("source", node, name)
     section = node.section(KEYS[SOURCE])
-    kind = section.one_of(("files", "rate", "format"))
+    kind = section.one_of(tuple(_SOURCES))
     if kind != "format":
         _refuse(section, ("schema", "options"), f"belongs under '{kind}'")
     spec = _made(node, lambda: _SOURCES[kind](section))
@@ -68,6 +66,27 @@ def read_source(name: str, node: Node, guarantee: str) -> SourceEntry:
             "say 'guarantee: at-least-once' if that is enough"
         )
     return SourceEntry(node, name, spec, _watermark(section.get("watermark")))
+
+
+def _delta_source(section: Section) -> SourceSpec:
+    delta = section.need("delta").section(KEYS[f"{SOURCE}.delta"])
+    given = {key: delta.get(key) for key in _DELTA_KEYS}
+    arguments = {key: _DELTA_KEYS[key](node) for key, node in given.items() if node is not None}
+    spec: SourceSpec = late.sources().delta(delta.need("path").path(), **arguments)
+    return spec
+
+
+_DELTA_KEYS: Mapping[str, Callable[[Node], Any]] = {
+    "starting": Node.plain,
+    "change_feed": Node.flag,
+    "on_rewrite": lambda node: node.text(("stop", "skip", "read_added")),
+    "on_history_lost": lambda node: node.text(("stop", "continue")),
+    "max_files": lambda node: node.integer(1),
+    "max_versions": lambda node: node.integer(1),
+    "max_bytes": lambda node: node.integer(1),
+    "partitions": lambda node: node.integer(1),
+    "storage_options": Node.options,
+}
 
 
 def _files(section: Section) -> SourceSpec:
@@ -80,6 +99,72 @@ def _files(section: Section) -> SourceSpec:
     if format is not None:
         arguments["format"] = format.text()
     return _with_secrets(late.sources().files(**arguments, **options), secret)
+
+
+def _kafka_source(section: Section) -> SourceSpec:
+    kafka = section.need("kafka").section(KEYS[f"{SOURCE}.kafka"])
+    options, secret = _options(kafka, [key for key in KEYS[f"{SOURCE}.kafka"] if key != "options"])
+    servers = ",".join(kafka.need("bootstrap_servers").texts())
+    given = {key: kafka.get(key) for key in _KAFKA_SOURCE_KEYS}
+    arguments = {key: _KAFKA_SOURCE_KEYS[key](node) for key, node in given.items() if node is not None}
+    return _with_secrets(late.sources().kafka(servers, **arguments, **options), secret)
+
+
+_KAFKA_LOGIN_KEYS: Mapping[str, Callable[[Node], Any]] = {
+    "security_protocol": Node.text,
+    "sasl_mechanism": Node.text,
+    "username": Node.text,
+    "password": Node.secret,
+    "ca_file": Node.path,
+}
+_KAFKA_SOURCE_KEYS: Mapping[str, Callable[[Node], Any]] = {
+    "topics": Node.texts,
+    "pattern": Node.text,
+    "starting": lambda node: node.plain() if node.is_text else node.options(),
+    "max_records": lambda node: node.integer(1),
+    "group_id": Node.text,
+    "on_history_lost": lambda node: node.text(("stop", "continue")),
+    **_KAFKA_LOGIN_KEYS,
+}
+
+
+def _mysql_cdc(section: Section) -> SourceSpec:
+    mysql = section.need("mysql_cdc").section(KEYS[f"{SOURCE}.mysql_cdc"])
+    given = {key: mysql.get(key) for key in _MYSQL_CDC_KEYS}
+    arguments = {key: _MYSQL_CDC_KEYS[key](node) for key, node in given.items() if node is not None}
+    spec: SourceSpec = late.sources().mysql_cdc(mysql.need("url").secret(), mysql.need("table").text(), **arguments)
+    return spec
+
+
+_MYSQL_CDC_KEYS: Mapping[str, Callable[[Node], Any]] = {
+    "snapshot": Node.flag,
+    "columns": Node.texts,
+    "max_rows": lambda node: node.integer(1),
+    "idle_bytes": lambda node: node.integer(1),
+    "server_id": lambda node: node.integer(1),
+    "on_history_lost": lambda node: node.text(("stop", "continue")),
+}
+
+
+def _postgres_cdc(section: Section) -> SourceSpec:
+    postgres = section.need("postgres_cdc").section(KEYS[f"{SOURCE}.postgres_cdc"])
+    given = {key: postgres.get(key) for key in _POSTGRES_CDC_KEYS}
+    arguments = {key: _POSTGRES_CDC_KEYS[key](node) for key, node in given.items() if node is not None}
+    url, table = postgres.need("url").secret(), postgres.need("table").text()
+    spec: SourceSpec = late.sources().postgres_cdc(url, table, **arguments)
+    return spec
+
+
+_POSTGRES_CDC_KEYS: Mapping[str, Callable[[Node], Any]] = {
+    "slot": Node.text,
+    "publication": Node.text,
+    "snapshot": Node.flag,
+    "columns": Node.texts,
+    "as_text": Node.texts,
+    "max_rows": lambda node: node.integer(1),
+    "idle_bytes": lambda node: node.integer(1),
+    "on_history_lost": lambda node: node.text(("stop", "continue")),
+}
 
 
 def _rate(section: Section) -> SourceSpec:
@@ -125,17 +210,25 @@ def _watermark(node: Node | None) -> tuple[str, str] | None:
     return section.need("column").text(), section.need("delay").matching(INTERVAL, INTERVAL_EXPECTED)
 
 
-_SOURCES: Mapping[str, Callable[[Section], SourceSpec]] = {"files": _files, "rate": _rate, "format": _any_format}
+_SOURCES: Mapping[str, Callable[[Section], SourceSpec]] = {
+    "delta": _delta_source,
+    "files": _files,
+    "kafka": _kafka_source,
+    "mysql_cdc": _mysql_cdc,
+    "postgres_cdc": _postgres_cdc,
+    "rate": _rate,
+    "format": _any_format,
+}
 
 
 # Views
 
 
-def read_view(name: str, node: Node, known: Collection[str]) -> ViewEntry:
-    """Read one view. `known` are the sources and the views before it."""
+def read_view(name: str, node: Node, known: Collection[str], tables: Collection[str] = ()) -> ViewEntry:
+    """Read one view. `known` are the sources and the views before it; `tables` it cannot use."""
     _check_name("view", node, name)
-    if name in known:
-        raise node.problem(f"the name '{name}' is taken: sources and views share their names")
+    if name in known or name in tables:
+        raise node.problem(f"the name '{name}' is taken: sources, views and tables share their names")
     if node.is_text:
         return ViewEntry(node, name, node.text())
     section = node.section(KEYS[VIEW])
@@ -145,7 +238,7 @@ def read_view(name: str, node: Node, known: Collection[str]) -> ViewEntry:
         case "sql_file":
             return ViewEntry(node, name, _sql_in_file(section.need("sql_file")))
     function = section.need("python")
-    return ViewEntry(node, name, _view_function(function, known))
+    return ViewEntry(node, name, _view_function(function, known, tables))
 
 
 def _sql_in_file(node: Node) -> str:
@@ -160,9 +253,11 @@ def _sql_in_file(node: Node) -> str:
     return text
 
 
-def _view_function(node: Node, known: Collection[str]) -> FunctionReference:
+def _view_function(node: Node, known: Collection[str], tables: Collection[str]) -> FunctionReference:
     function = read_function(node)
     for wanted in function.parameters() or ():
+        if wanted in tables:
+            raise node.problem(f"the function asks for the table '{wanted}': join it in the 'select' of a sink")
         if wanted not in known:
             raise node.problem(
                 f"the function asks for '{wanted}', which is no source or earlier view{hint(wanted, known)}"
@@ -189,7 +284,9 @@ def read_sink(name: str, node: Node, known: Collection[str], guarantee: str) -> 
             f"'{kind}' cannot keep exactly-once: {sink.guarantee.how}; "
             "say 'guarantee: at-least-once' if that is enough"
         )
-    return SinkEntry(node, name, takes.text(), kind, sink, tuple(_functions(section).values()))
+    select = section.get("select")
+    functions = tuple(_functions(section).values())
+    return SinkEntry(node, name, takes.text(), kind, sink, None if select is None else select.text(), functions)
 
 
 def _delta(section: Section) -> Sink:
@@ -242,6 +339,28 @@ _TABLE_KEYS: Mapping[str, Callable[[Node], Any]] = {
 }
 
 
+def _kafka_sink(section: Section) -> Sink:
+    kafka = section.need("kafka").section(KEYS[f"{SINK}.kafka"])
+    given = {key: kafka.get(key) for key in _KAFKA_SINK_KEYS}
+    arguments = {key: _KAFKA_SINK_KEYS[key](node) for key, node in given.items() if node is not None}
+    servers = ",".join(kafka.need("bootstrap_servers").texts())
+    return _construct("kafka", servers, topic=kafka.need("topic").text(), **arguments)
+
+
+_KAFKA_SINK_KEYS: Mapping[str, Callable[[Node], Any]] = {
+    "key": Node.text,
+    "value": Node.text,
+    "headers": lambda node: {name: column.text() for name, column in node.entries()},
+    "partition": Node.text,
+    "omit": Node.texts,
+    "compression": Node.text,
+    "create": Node.flag,
+    "marker_topic": Node.text,
+    "transaction_seconds": Node.seconds,
+    **_KAFKA_LOGIN_KEYS,
+}
+
+
 def _console(section: Section) -> Sink:
     rows = section.need("console").section(KEYS[f"{SINK}.console"]).get("rows")
     return _construct("console", **({} if rows is None else {"rows": rows.integer(1)}))
@@ -275,32 +394,14 @@ _SINKS: Mapping[str, Callable[[Section], Sink]] = {
     "files": _files_sink,
     "sqlite": _sqlite,
     "postgres": _postgres,
+    "kafka": _kafka_sink,
     "console": _console,
     "memory": _memory,
     "python": _python,
 }
 
 
-def _check_name(kind: str, node: Node, name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise node.problem(
-            f"'{name}' is no name for a {kind}: it starts with a letter and has letters, digits and _ only"
-        )
-
-
 def _refuse(section: Section, keys: Collection[str], why: str) -> None:
     for key in keys:
         if (node := section.get(key)) is not None:
             raise node.problem(why)
-
-
-def _made(node: Node, make: Callable[[], Any]) -> Any:
-    """Return what a constructor makes; what it refuses is said with file, line and key."""
-    try:
-        return make()
-    except MissingExtra as error:
-        raise MissingExtra(str(node.problem(str(error)))) from error
-    except FileProblem:
-        raise
-    except PipelineDefinitionError as error:
-        raise node.problem(str(error)) from error

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.core.intervals import INTERVAL
 from holdfast.engine.delivery import DeliverySettings
 from holdfast.engine.identity import OnChange
 from holdfast.errors import PipelineDefinitionError, StoreConfigurationError
 from holdfast.interfaces.pipeline_file.environment import Environment
 from holdfast.interfaces.pipeline_file.keys import KEYS, ROOT, SECTIONS
+from holdfast.interfaces.pipeline_file.making import INTERVAL_EXPECTED
 from holdfast.interfaces.pipeline_file.nodes import Document, Node, Section, parse
 from holdfast.interfaces.pipeline_file.parts import (
-    INTERVAL,
-    INTERVAL_EXPECTED,
     SinkEntry,
     SourceEntry,
     ViewEntry,
@@ -22,6 +22,7 @@ from holdfast.interfaces.pipeline_file.parts import (
     read_source,
     read_view,
 )
+from holdfast.interfaces.pipeline_file.tables import TableEntry, read_tables
 from holdfast.stores.urls import open_medium
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -47,6 +48,7 @@ class PipelineFile:
     """Arguments of `Pipeline` besides name, store and session."""
     session: SessionSettings
     sources: tuple[SourceEntry, ...]
+    tables: tuple[TableEntry, ...]
     views: tuple[ViewEntry, ...]
     sinks: tuple[SinkEntry, ...]
     environment: Environment
@@ -71,18 +73,17 @@ def read_pipeline_file(path: str, variables: Mapping[str, str] = os.environ) -> 
     document = Document(path, Environment(variables))
     root = parse(document, _text_of(path))
     top = root.section(KEYS[ROOT], [(name, KEYS[name]) for name in SECTIONS])
-    if (tables := top.get("tables")) is not None:
-        raise tables.problem("reference tables are not available yet; remove the key")
     name = top.need("name").matching(_NAME, "1 to 63 of A-Z a-z 0-9 _ . -")
     store = _store(top.need("store"))
     settings = _settings(top)
     guarantee = settings.get("guarantee", _GUARANTEES[0])
     sources = tuple(read_source(*entry, guarantee) for entry in top.need("sources").named("source"))
-    views = _views(top.get("views"), [source.name for source in sources])
+    tables = read_tables(top.get("tables"), [source.name for source in sources])
+    views = _views(top.get("views"), [source.name for source in sources], [table.name for table in tables])
     known = [*(source.name for source in sources), *(view.name for view in views)]
     sinks = tuple(read_sink(*entry, known, guarantee) for entry in top.need("sinks").named("sink"))
     return PipelineFile(
-        path, name, store, settings, _session(top.get("spark")), sources, views, sinks, document.environment
+        path, name, store, settings, _session(top.get("spark")), sources, tables, views, sinks, document.environment
     )
 
 
@@ -174,8 +175,8 @@ def _session(node: Node | None) -> SessionSettings:
     return SessionSettings("local[*]" if master is None else master.text(), conf)
 
 
-def _views(node: Node | None, known: list[str]) -> tuple[ViewEntry, ...]:
+def _views(node: Node | None, known: list[str], tables: list[str]) -> tuple[ViewEntry, ...]:
     views: list[ViewEntry] = []
     for name, entry in node.entries(empty=True) if node is not None else ():
-        views.append(read_view(name, entry, [*known, *(view.name for view in views)]))
+        views.append(read_view(name, entry, [*known, *(view.name for view in views)], tables))
     return tuple(views)

@@ -1,0 +1,265 @@
+"""What the Kafka sink does when something else fails: its own process, the brokers, their answers, other writers."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from connectors.kafka_failures import watched_producers
+from connectors.kafka_process import SECONDS
+from connectors.kafka_server import Broker, running
+from connectors.kafka_target import BROKER, KafkaPlace, markers_of, messages, read_kafka, topic_of
+from connectors.targets import BY_NAME, OTHER_TIMELINE, TIMELINE, Writer, ledger, orders, range_digest
+from holdfast.connectors import kafka_sink
+from holdfast.core.contracts import CommitOutcome, LedgerState, OnForeign
+from holdfast.errors import Fenced, RetryableSinkError, SinkError, UnknownOutcome
+
+TARGET = BY_NAME["kafka"]
+DONE, ALREADY_DONE = CommitOutcome.DONE, CommitOutcome.ALREADY_DONE
+
+pytestmark = pytest.mark.usefixtures("kafka_broker")
+
+
+@pytest.fixture(scope="module")
+def broker_to_kill() -> Iterator[Broker]:
+    with running() as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(broker_to_kill: Broker, monkeypatch: pytest.MonkeyPatch) -> Broker:
+    """Return a broker that a test may stop and start."""
+    monkeypatch.setenv(BROKER, broker_to_kill.bootstrap)
+    if not broker_to_kill.is_running:
+        broker_to_kill.start()
+    return broker_to_kill
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_sink, "_PATIENCE_SECONDS", 1.5)
+
+
+def in_order(directory: Path) -> list[dict[str, Any]]:
+    return sorted(read_kafka(directory), key=lambda row: row["id"])
+
+
+def once(at: str, act: Callable[[Any], None]) -> Callable[[str, str, Any], None]:
+    """Return a hook that acts the first time a moment comes."""
+    waiting = [at]
+
+    def hook(when: str, call: str, producer: Any) -> None:
+        if [f"{when} {call}"] == waiting:
+            waiting.clear()
+            act(producer)
+
+    return hook
+
+
+def timed_out(_: Any) -> None:
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer"))
+
+
+# --- our own process
+
+MOMENTS = [
+    "before init_transactions",
+    "after begin_transaction",
+    "after produce 2",
+    "before produce 4",
+    "after produce 4",
+    "before commit_transaction",
+    f"0.002 {SECONDS}",
+    f"0.006 {SECONDS}",
+    f"0.012 {SECONDS}",
+    "after commit_transaction",
+]
+"""Of a commit of three rows: the fourth message is the marker."""
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_whoever_comes_after_a_killed_writer_shows_its_rows_once(tmp_path: Path, moment: str) -> None:
+    writer = Writer(TARGET, tmp_path)
+    writer.write(1, orders(1))
+    token = writer.prepare(2, orders(2, 3, 4))
+    writer.sink.close()
+    script = str(Path(__file__).with_name("kafka_process.py"))
+    command = [sys.executable, script, str(tmp_path), moment, json.dumps(token.to_json_value())]
+    assert subprocess.run(command, timeout=120).returncode == -9
+
+    heir = Writer(TARGET, tmp_path, 2)
+    shown = heir.epoch == 2
+    if not moment.endswith(SECONDS):
+        assert shown == (moment == "after commit_transaction")
+    assert in_order(tmp_path) == (orders(1, 2, 3, 4) if shown else orders(1))
+    assert heir.commit(token) is (ALREADY_DONE if shown else DONE)
+    heir.write(3, orders(5))
+    assert in_order(tmp_path) == orders(1, 2, 3, 4, 5)
+    assert ledger(TARGET, tmp_path) == LedgerState(TIMELINE, 2, 3, range_digest(3))
+
+
+# --- other writers
+
+
+def test_a_zombie_that_wakes_up_within_its_transaction_shows_nothing(tmp_path: Path) -> None:
+    heirs: list[Writer] = []
+    zombie = Writer(TARGET, tmp_path)
+    token = zombie.prepare(1, orders(1, 2))
+
+    def take_over(_: Any) -> None:
+        heirs.append(Writer(TARGET, tmp_path, 2))
+
+    with watched_producers(once("before commit_transaction", take_over)):
+        zombie.sink.close()
+        with pytest.raises(Fenced, match="generation 2"):
+            zombie.commit(token)
+    assert in_order(tmp_path) == []
+    seen_by_anybody = [json.loads(m.value() or b"") for m in messages(topic_of(tmp_path), "read_uncommitted")]
+    assert seen_by_anybody == orders(1, 2)
+    assert heirs[0].commit(token) is DONE
+    assert in_order(tmp_path) == orders(1, 2)
+
+
+def test_a_writer_that_lost_its_place_to_its_equal_takes_it_back(tmp_path: Path) -> None:
+    writer = Writer(TARGET, tmp_path)
+    writer.write(1, orders(1))
+    Writer(TARGET, tmp_path)
+    writer.write(2, orders(2))
+    assert in_order(tmp_path) == orders(1, 2)
+
+
+def test_a_writer_whose_rows_another_one_sent_and_removed_says_so(tmp_path: Path) -> None:
+    slow, quick = Writer(TARGET, tmp_path), Writer(TARGET, tmp_path)
+    token = slow.prepare(1, orders(1))
+    slow.sink.close()
+    with watched_producers(once("before begin_transaction", lambda _: quick.commit(token))):
+        assert slow.commit(token) is ALREADY_DONE
+    assert in_order(tmp_path) == orders(1)
+
+
+def test_two_sinks_may_write_to_one_topic_and_adopting_ends_the_other(tmp_path: Path) -> None:
+    first = Writer(TARGET, tmp_path)
+    first.write(1, orders(1))
+    second = Writer(TARGET, tmp_path, pipeline="other", timeline=OTHER_TIMELINE, on_foreign=OnForeign.APPEND)
+    second.write(1, orders(2))
+    first.write(2, orders(3))
+    assert in_order(tmp_path) == orders(1, 2, 3)
+    third = Writer(TARGET, tmp_path, pipeline="third", timeline=TIMELINE, on_foreign=OnForeign.ADOPT, adopt_epoch=7)
+    assert third.epoch == 7
+    with pytest.raises(Fenced, match="no entry"):
+        second.write(2, orders(4))
+    assert in_order(tmp_path) == orders(1, 2, 3)
+
+
+# --- the brokers
+
+
+def test_rows_survive_a_broker_that_is_killed_within_a_commit(broker: Broker, tmp_path: Path) -> None:
+    writer = Writer(TARGET, tmp_path)
+    writer.write(1, orders(1))
+    token = writer.prepare(2, orders(2, 3))
+    writer.sink.close()
+
+    def crash(_: Any) -> None:
+        broker.kill()
+        threading.Thread(target=broker.start).start()
+
+    with watched_producers(once("before commit_transaction", crash)):
+        assert writer.commit(token) in (DONE, ALREADY_DONE)
+    assert in_order(tmp_path) == orders(1, 2, 3)
+    writer.write(3, orders(4))
+    assert in_order(tmp_path) == orders(1, 2, 3, 4)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("moment", ["after produce 1", "before commit_transaction"])
+def test_a_broker_that_stays_away_leaves_all_to_the_next_try(broker: Broker, tmp_path: Path, moment: str) -> None:
+    writer = Writer(TARGET, tmp_path)
+    writer.write(1, orders(1))
+    token = writer.prepare(2, orders(2, 3))
+    writer.sink.close()
+    unknown = moment == "before commit_transaction"
+    with watched_producers(once(moment, lambda _: broker.kill())):
+        with pytest.raises(UnknownOutcome if unknown else RetryableSinkError, match="Kafka at 127"):
+            writer.commit(token)
+        with pytest.raises(RetryableSinkError, match="Kafka at 127"):
+            writer.sink.ledger()
+    broker.start()
+    heir = Writer(TARGET, tmp_path, 2)
+    assert in_order(tmp_path) == orders(1)
+    assert heir.commit(token) is DONE
+    assert in_order(tmp_path) == orders(1, 2, 3)
+
+
+def test_a_restart_between_two_epochs_is_not_even_noticed(broker: Broker, tmp_path: Path) -> None:
+    writer = Writer(TARGET, tmp_path)
+    writer.write(1, orders(1))
+    broker.restart()
+    writer.write(2, orders(2))
+    assert in_order(tmp_path) == orders(1, 2)
+
+
+# --- answers
+
+
+def test_a_commit_whose_answer_was_lost_is_found_out(tmp_path: Path) -> None:
+    writer = Writer(TARGET, tmp_path)
+    token = writer.prepare(1, orders(1, 2))
+    writer.sink.close()
+    with watched_producers(once("after commit_transaction", timed_out)):
+        assert writer.commit(token) is ALREADY_DONE
+    assert in_order(tmp_path) == orders(1, 2)
+
+
+def test_a_commit_that_was_never_asked_for_is_done_again(tmp_path: Path) -> None:
+    writer = Writer(TARGET, tmp_path)
+    token = writer.prepare(1, orders(1, 2))
+    writer.sink.close()
+    with watched_producers(once("before commit_transaction", timed_out)):
+        assert writer.commit(token) is DONE
+    assert in_order(tmp_path) == orders(1, 2)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_nobody_answers_for_a_transaction_that_is_still_open(tmp_path: Path) -> None:
+    writer = Writer(TARGET, tmp_path)
+    token = writer.prepare(1, orders(1))
+    writer.sink.close()
+    asked: list[str] = []
+
+    def ask(producer: Any) -> None:
+        producer.flush(30)
+        with pytest.raises(RetryableSinkError, match="A transaction is open there") as caught:
+            ledger(TARGET, tmp_path)
+        asked.append(str(caught.value))
+
+    with watched_producers(once("before commit_transaction", ask)):
+        assert writer.commit(token) is DONE
+    assert asked
+    assert writer.sink.ledger() == LedgerState(TIMELINE, 1, 1, range_digest(1))
+
+
+def test_rows_that_turn_out_damaged_within_the_transaction_are_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(TARGET, tmp_path)
+    token = writer.prepare(1, orders(1, 2, 3))
+    monkeypatch.setattr(kafka_sink, "check_staged", lambda *_, **__: None)
+    KafkaPlace().harm(tmp_path, "flipped")
+    with pytest.raises(SinkError):
+        writer.commit(token)
+    assert in_order(tmp_path) == []
+    assert writer.sink.ledger() == LedgerState(TIMELINE, 1, 0, None)
+    assert len(messages(markers_of(tmp_path))) == 1
+
+
+def test_closing_twice_is_fine(tmp_path: Path) -> None:
+    with closing(Writer(TARGET, tmp_path).sink) as sink:
+        sink.close()
