@@ -132,7 +132,7 @@ class SourceSpec:
     """
 
     format: str
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
     schema: str | None = None
     replayable: bool = True
     why_not_replayable: str = ""
