@@ -37,11 +37,11 @@ mariadb:
 
 .PHONY: test
 test: java mariadb $(INSTALLED) ## run the tests, on two cores
-	$(PY) -m pytest --numprocesses 2 --dist loadfile
+	$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-all
 test-all: java mariadb $(INSTALLED) ## run the tests, and those that take an hour: every source killed at every step
-	$(PY) -m pytest --numprocesses 2 --dist loadfile -m "long or not long"
+	$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "long or not long"
 
 .PHONY: check
 check: $(INSTALLED) ## lint, format check, types

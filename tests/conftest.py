@@ -42,8 +42,8 @@ _azurite_only = pytest.mark.skipif(AZURITE is None, reason="HOLDFAST_AZURITE is 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the test that takes minutes, so that all others run beside it."""
-    items.sort(key=lambda item: "test_kills" not in item.nodeid)
+    """Begin with the tests that take minutes, so that all others run beside them."""
+    items.sort(key=lambda item: not any(name in item.nodeid for name in ("test_kills", "test_systems")))
 
 
 _tried: Counter[str] = Counter()

@@ -53,28 +53,15 @@ def read_kafka(directory: Path) -> list[dict[str, Any]]:
 
 
 class KafkaPlace:
-    """What the suite does to topics and the spool behind the sink's back."""
+    """What the suite does to topics behind the sink's back; `spool` is what it does to files."""
 
-    damages = ("cut", "flipped", "removed")
-
-    def staged(self, directory: Path) -> list[Path]:
-        return sorted(path for path in directory.glob("spool/*/*") if path.is_file())
-
-    def harm(self, directory: Path, damage: str) -> None:
-        (path,) = self.staged(directory)
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
-        match damage:
-            case "cut":
-                path.write_bytes(data[:-1])
-            case "flipped":
-                path.write_bytes(data)
-            case "removed":
-                path.unlink()
+    def __init__(self, spool: Any) -> None:
+        self._spool, self.damages = spool, spool.damages
+        self.staged, self.harm = spool.staged, spool.harm
 
     def everything(self, directory: Path) -> Any:
-        spooled = {path: path.read_bytes() for path in self.staged(directory)}
-        return spooled, [self._content(topic) for topic in (topic_of(directory), markers_of(directory))]
+        topics = (topic_of(directory), markers_of(directory))
+        return self._spool.everything(directory), [self._content(topic) for topic in topics]
 
     def back_up(self, directory: Path) -> None:
         copied = {topic: self._content(topic) for topic in (topic_of(directory), markers_of(directory))}

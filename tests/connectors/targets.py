@@ -252,7 +252,7 @@ TARGETS = [
         rewinds=False,
         takes_rows_back=False,
         needs="kafka_broker",
-        in_tables=KafkaPlace(),
+        in_tables=KafkaPlace(Files(IN_SPOOL)),
     ),
 ]
 BY_NAME = {target.name: target for target in TARGETS}

@@ -4,18 +4,21 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from connectors.kafka_failures import watched_producers
 from connectors.kafka_process import SECONDS
 from connectors.kafka_server import Broker, running
-from connectors.kafka_target import BROKER, KafkaPlace, markers_of, messages, read_kafka, topic_of
+from connectors.kafka_target import BROKER, kafka, markers_of, messages, read_kafka, topic_of
 from connectors.targets import BY_NAME, OTHER_TIMELINE, TIMELINE, Writer, ledger, orders, range_digest
 from holdfast.connectors import kafka_sink
 from holdfast.core.contracts import CommitOutcome, LedgerState, OnForeign
@@ -108,7 +111,8 @@ def test_whoever_comes_after_a_killed_writer_shows_its_rows_once(tmp_path: Path,
 # --- other writers
 
 
-def test_a_zombie_that_wakes_up_within_its_transaction_shows_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", ["after produce 1", "before commit_transaction"])
+def test_a_zombie_that_wakes_up_within_its_transaction_shows_nothing(tmp_path: Path, moment: str) -> None:
     heirs: list[Writer] = []
     zombie = Writer(TARGET, tmp_path)
     token = zombie.prepare(1, orders(1, 2))
@@ -116,13 +120,13 @@ def test_a_zombie_that_wakes_up_within_its_transaction_shows_nothing(tmp_path: P
     def take_over(_: Any) -> None:
         heirs.append(Writer(TARGET, tmp_path, 2))
 
-    with watched_producers(once("before commit_transaction", take_over)):
-        zombie.sink.close()
-        with pytest.raises(Fenced, match="generation 2"):
-            zombie.commit(token)
+    zombie.sink.close()
+    with watched_producers(once(moment, take_over)), pytest.raises(Fenced, match="generation 2"):
+        zombie.commit(token)
     assert in_order(tmp_path) == []
-    seen_by_anybody = [json.loads(m.value() or b"") for m in messages(topic_of(tmp_path), "read_uncommitted")]
-    assert seen_by_anybody == orders(1, 2)
+    if moment == "before commit_transaction":
+        uncommitted = messages(topic_of(tmp_path), "read_uncommitted")
+        assert [json.loads(message.value() or b"") for message in uncommitted] == orders(1, 2)
     assert heirs[0].commit(token) is DONE
     assert in_order(tmp_path) == orders(1, 2)
 
@@ -252,12 +256,51 @@ def test_rows_that_turn_out_damaged_within_the_transaction_are_not_shown(
     writer = Writer(TARGET, tmp_path)
     token = writer.prepare(1, orders(1, 2, 3))
     monkeypatch.setattr(kafka_sink, "check_staged", lambda *_, **__: None)
-    KafkaPlace().harm(tmp_path, "flipped")
+    TARGET.place.harm(tmp_path, "flipped")
     with pytest.raises(SinkError):
         writer.commit(token)
     assert in_order(tmp_path) == []
     assert writer.sink.ledger() == LedgerState(TIMELINE, 1, 0, None)
     assert len(messages(markers_of(tmp_path))) == 1
+
+
+def test_rows_that_the_topic_refuses_after_all_are_not_shown_in_part(kafka_broker: Broker, tmp_path: Path) -> None:
+    topic = topic_of(tmp_path)
+    kafka_broker.create_topic(topic, max_message_bytes="100000")
+    writer = Writer(replace(TARGET, make=kafka(compression="none")), tmp_path)
+    token = writer.prepare(1, [*orders(1, 2), *orders(3, name="x" * 50_000)])
+    limit_messages(kafka_broker, topic, 10_000)
+    with pytest.raises(SinkError, match="Message size too large"):
+        writer.commit(token)
+    assert in_order(tmp_path) == []
+    limit_messages(kafka_broker, topic, 100_000)
+    assert writer.commit(token) is DONE
+    assert [row["id"] for row in in_order(tmp_path)] == [1, 2, 3]
+
+
+def limit_messages(broker: Broker, topic: str, most: int) -> None:
+    entry = ConfigEntry("max.message.bytes", str(most), incremental_operation=AlterConfigOpType.SET)
+    changed = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    broker.admin.incremental_alter_configs([changed])[changed].result()
+
+
+def test_an_epoch_that_takes_longer_than_its_transaction_may_says_so(tmp_path: Path) -> None:
+    writer = Writer(replace(TARGET, make=kafka(transaction_seconds=1)), tmp_path)
+    token = writer.prepare(1, orders(1, 2))
+    writer.sink.close()
+
+    def dawdle(when: str, call: str, producer: Any) -> None:
+        if (when, call) == ("after", "produce 1"):
+            producer.flush(10)
+            time.sleep(4)
+
+    with (
+        watched_producers(dawdle),
+        pytest.raises(SinkError, match=r"takes longer to write than transaction_seconds, 1: raise that, or"),
+    ):
+        writer.commit(token)
+    assert in_order(tmp_path) == []
+    assert writer.commit(token) is DONE
 
 
 def test_closing_twice_is_fine(tmp_path: Path) -> None:

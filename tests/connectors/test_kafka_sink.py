@@ -14,7 +14,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from connectors.kafka_login import PASSWORD, USERNAME
 from connectors.kafka_server import Broker, Record
-from connectors.kafka_target import BROKER, KafkaPlace, kafka, markers_of, read_kafka, topic_of
+from connectors.kafka_target import BROKER, kafka, markers_of, read_kafka, topic_of
 from connectors.targets import (
     BY_NAME,
     RICH_ROWS,
@@ -313,7 +313,7 @@ def test_spooled_rows_and_their_names_are_flushed_when_prepare_returns(
 
     monkeypatch.setattr(os, "fsync", watched)
     Writer(TARGET, tmp_path).prepare(1, orders(1, 2))
-    (path,) = KafkaPlace().staged(tmp_path)
+    (path,) = TARGET.place.staged(tmp_path)
     assert [str(found) for found in [path, *path.parents[:2]] if found.stat().st_ino not in flushed] == []
 
 
@@ -325,9 +325,9 @@ def test_the_spool_is_empty_once_its_rows_are_shown(tmp_path: Path) -> None:
     left = writer.prepare(2, orders(2))
     committed = writer.prepare(2, orders(2), attempt=1)
     writer.commit(committed)
-    assert len(KafkaPlace().staged(tmp_path)) == 1
+    assert len(TARGET.place.staged(tmp_path)) == 1
     Writer(TARGET, tmp_path, 2)
-    assert KafkaPlace().staged(tmp_path) == []
+    assert TARGET.place.staged(tmp_path) == []
     assert left.epoch == 2
 
 

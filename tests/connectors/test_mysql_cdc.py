@@ -314,6 +314,24 @@ def test_a_snapshot_fits_the_log_while_others_write(world: World, tmp_path: Path
 # The snapshot
 
 
+def test_a_row_that_comes_while_a_snapshot_is_read_is_a_change_and_not_in_it(world: World, server: Server) -> None:
+    """Goal: the snapshot is of one moment. Method: keep its query waiting, write, and let it go on."""
+    world.sql(row(1))
+    waiting = "SELECT 1 FROM information_schema.processlist WHERE state LIKE 'Waiting for table metadata lock%'"
+    begin = threading.Thread(target=world.begin)
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"LOCK TABLES {world.table} WRITE")
+        begin.start()
+        while not server.run(waiting):
+            time.sleep(0.01)
+        cursor.execute(row(2).replace("{t}", world.table))
+        cursor.execute("UNLOCK TABLES")
+    begin.join()
+    replica = Replica()
+    replica.apply(world.changes(world.begun))
+    assert set(replica.rows) == {1, 2}
+
+
 class FailingMaterials(DirectoryMaterials):
     """Materials whose n-th write is the last thing that happens."""
 

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from connectors.mariadb_server import MYSQLD, PASSWORD, Server, running
 from connectors.mysql_cdc_world import Replica, World
 from connectors.postgres_server import Way
 from holdfast import sources
+from holdfast.connectors.mysql_cdc_gtid import parse_gtids
+from holdfast.connectors.mysql_cdc_position import Place, Position
 from holdfast.core.sources import SourceContext
 from holdfast.errors import SourceError, SourceHistoryLost, SourceUnavailable
 
@@ -373,6 +376,22 @@ def test_a_log_that_lost_its_end_is_noticed(own_server: Server, make_world: Make
     world.sql("RESET MASTER", "TRUNCATE TABLE {t}", row(9))
     with pytest.raises(SourceHistoryLost):
         world.read(middle, end)
+
+
+def test_a_range_is_read_to_its_end_or_not_at_all(world: World) -> None:
+    """Goal: rows that were there when the range was chosen are not left out. Method: a range longer than the log."""
+    start = world.begin()
+    world.sql(row(1))
+    end = Position.from_offsets(world.next(start))
+    assert end.gtids is not None
+    beyond = (
+        f"0-1-{end.gtids.count_since(parse_gtids('')) + 5}"
+        if not MYSQLD
+        else f"{str(end.gtids).split(':')[0]}:1-999999"
+    )
+    later = replace(end, gtids=parse_gtids(beyond), place=Place(end.place.file, end.place.offset + 1000))
+    with pytest.raises(SourceHistoryLost, match=rf"ends at {end.place} .* before {later.place} .* it lost its end"):
+        world.read(start, later.offsets())
 
 
 # The server

@@ -14,8 +14,13 @@ from connectors.postgres_cdc_world import Offsets, Replica, World, worlds
 from connectors.postgres_server import Server, running
 from holdfast import sources
 from holdfast.connectors import postgres_cdc_snapshot, postgres_cdc_spool
+from holdfast.connectors.postgres_cdc_control import PostgresCdcControl
 from holdfast.connectors.postgres_cdc_positions import parse_lsn
+from holdfast.connectors.postgres_cdc_settings import CdcSettings
+from holdfast.core.sources import SourceContext
 from holdfast.errors import PipelineDefinitionError
+from holdfast.stores.materials import DirectoryMaterials
+from holdfast.testing import ManualClock
 
 New = Callable[..., World]
 
@@ -188,13 +193,13 @@ def test_without_a_change_the_position_stays(new: New) -> None:
 
 
 def test_asked_again_an_epoch_is_still_the_same(new: New) -> None:
-    """Goal: whoever asks twice reads nothing twice. Method: ask again after more was written, with another limit."""
+    """Goal: an epoch that was told stays what it is. Method: ask again after more was written."""
     world = new()
     start = world.begin()
     fill(world, 1)
     end = world.next(start)
     fill(world, 1)
-    assert world.next(start, 1) == end
+    assert world.next(start) == end
     assert len(world.read(start, end)) == 1
     assert epochs(world, end, 10) == [1]
 
@@ -246,6 +251,8 @@ def test_a_server_busy_with_other_tables_may_let_its_log_go(new: New) -> None:
     world.sql("CHECKPOINT")
     end = world.next(first)
     assert parse_lsn(end["lsn"]) - parse_lsn(first["lsn"]) > 200_000
+    assert world.reader.partitions(dict(first), dict(end)) == [], "what is known to be empty is not read"
+    world.life()
     assert world.read(first, end) == []
     fill(world, 1)
     assert len(world.read(first, world.next(end))) == 1
@@ -466,11 +473,44 @@ def test_names_come_from_the_table() -> None:
         ({"idle_bytes": 0}, "idle_bytes"),
         ({"on_history_lost": "ignore"}, "stop, continue"),
         ({"columns": ("id",), "as_text": ("name",)}, "as_text names 'name'"),
+        ({"columns": ("id", "id")}, "names one twice"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(PipelineDefinitionError, match=message):
         sources.postgres_cdc("postgresql://h/d", "orders", **settings)
+
+
+class SlowClock(ManualClock):
+    """Everything takes a second."""
+
+    def monotonic(self) -> float:
+        self.advance(1.0)
+        return super().monotonic()
+
+
+def test_the_slot_moves_when_it_is_acknowledged_but_not_all_the_time(new: New) -> None:
+    """Goal: acknowledging is no burden for the server. Method: after a move of a second, ten of rest."""
+    world, clock = new(), SlowClock()
+    start = world.begin()
+    settings = CdcSettings.of_options(world.spec.options)
+    control = PostgresCdcControl(settings, snapshot=True, slot_is_named=False, clock=clock)
+    control.bind(SourceContext("orders", "shop", DirectoryMaterials(str(world.directory / "materials"))))
+    fill(world, 1)
+    middle = world.next(start)
+    fill(world, 1)
+    end = world.next(middle)
+    control.acknowledge(middle)
+    assert world.slot_stands_at() == middle["lsn"]
+    control.acknowledge(end)
+    assert world.slot_stands_at() == middle["lsn"]
+    clock.advance(10.0)
+    control.acknowledge(end)
+    assert world.slot_stands_at() == end["lsn"]
+    clock.advance(60.0)
+    control.acknowledge(middle)
+    assert world.slot_stands_at() == end["lsn"], "it never moves back"
+    control.close()
 
 
 def test_head_and_lag_count_bytes_of_the_log(new: New) -> None:

@@ -75,13 +75,13 @@ def test_the_documented_copy_follows_the_table(
     maria.run("CREATE TABLE customers (id INT PRIMARY KEY, name VARCHAR(40), amount DECIMAL(12, 4))")
     change(maria, rng, 60)
     for life in range(4):
-        documented(tmp_path, spark, maria.url, postgres, 50).run(once=True)
+        documented(tmp_path, spark, maria.url, postgres, 300).run(once=True)
         assert copied(postgres) == sorted(maria.run("SELECT * FROM customers"))
         change(maria, rng, 40)
         if life == 1:
             maria.kill()
             maria.start()
-    documented(tmp_path, spark, maria.url, postgres, 50).run(once=True)
+    documented(tmp_path, spark, maria.url, postgres, 300).run(once=True)
     assert copied(postgres) == sorted(maria.run("SELECT * FROM customers"))
 
     newest = hf.open_store(tmp_path / "store").load_latest()
@@ -99,7 +99,7 @@ def test_the_documented_copy_follows_the_table(
     while maria.run(f"PURGE BINARY LOGS TO '{newest_file}'", "SHOW BINARY LOGS")[0][0] != newest_file:
         pass  # The server needs a file until all of its transactions are in the tables for good.
     with pytest.raises(SourceHistoryLost, match=position.offsets["binlog_file"]):
-        documented(tmp_path, spark, maria.url, postgres, 50).run(once=True)
+        documented(tmp_path, spark, maria.url, postgres, 300).run(once=True)
 
 
 def copied(url: str) -> list[tuple[Any, ...]]:

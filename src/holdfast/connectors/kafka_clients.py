@@ -110,6 +110,9 @@ class Clients:
         except confluent_kafka.KafkaException as error:
             with contextlib.suppress(confluent_kafka.KafkaException):
                 client.poll(0)  # Hears why, where the answer is only that there was none.
+            if client is self._admin:
+                # It would ask for offsets with the number of a leader that is gone, for ever.
+                self._admin = None
             raise self.failure(what, error.args[0]) from None
 
     def failure(self, what: str, error: Any) -> SinkError:

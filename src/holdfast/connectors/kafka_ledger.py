@@ -30,10 +30,14 @@ Result = TypeVar("Result")
 class KafkaLedger:
     """The marker of one sink, and the only way to write rows for it."""
 
-    def __init__(self, clients: Clients, topic: str, key: MarkerKey, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, clients: Clients, topic: str, key: MarkerKey, transaction_seconds: float, settings: dict[str, Any]
+    ) -> None:
         self._clients, self._topic, self._key = clients, topic, key
+        self._transaction_seconds = transaction_seconds
         self._settings = {
             **settings,
+            "transaction.timeout.ms": round(transaction_seconds * 1000),
             "transactional.id": key.transactional_id,
             "acks": "all",
             "delivery.report.only.error": True,
@@ -74,7 +78,7 @@ class KafkaLedger:
 
     def write(self, record: LedgerRecord | None, batches: Iterable[MessageBatch] = ()) -> None:
         """Write messages and the marker, None to remove it, in one transaction."""
-        producer, self._failed = self._producer, None
+        producer, self._failed, began = self._producer, None, SYSTEM_CLOCK.monotonic()
         value = None if record is None else self._key.encoded(record)
         try:
             producer.begin_transaction()
@@ -86,7 +90,7 @@ class KafkaLedger:
         except BaseException as error:
             self._abort(producer)
             if isinstance(error, confluent_kafka.KafkaException):
-                raise self._interruption(error.args[0]) from None
+                raise self._interruption(error.args[0], SYSTEM_CLOCK.monotonic() - began) from None
             raise
         self._commit(producer)
 
@@ -142,8 +146,13 @@ class KafkaLedger:
             producer.abort_transaction(_ABORT_SECONDS)
         self._discard()
 
-    def _interruption(self, error: Any) -> SinkError:
+    def _interruption(self, error: Any, seconds: float = 0.0) -> SinkError:
         failure = self._clients.failure("writing", error)
+        if seconds > self._transaction_seconds:
+            return SinkError(
+                f"{failure}. The epoch takes longer to write than transaction_seconds, "
+                f"{self._transaction_seconds:g}: raise that, or make epochs smaller"
+            )
         return _Interrupted(failure) if isinstance(failure, RetryableSinkError) else failure
 
     def _not_delivered(self, error: Any, message: Any) -> None:

@@ -158,13 +158,12 @@ class KafkaSink:
     def _ledger_of(self, key: MarkerKey) -> KafkaLedger:
         settings = {
             "compression.type": self._compression,
-            "transaction.timeout.ms": round(self._transaction_seconds * 1000),
             "message.max.bytes": min(max(self._limits.largest, _LEAST_LIMIT), _MOST_LIMIT),
             "queue.buffering.max.messages": _MOST_MESSAGES_QUEUED,
             # Rows with one key go where other clients' go: Kafka's own.
             "partitioner": "murmur2_random",
         }
-        return KafkaLedger(self._clients, self._marker_topic, key, settings)
+        return KafkaLedger(self._clients, self._marker_topic, key, self._transaction_seconds, settings)
 
     # one epoch
 

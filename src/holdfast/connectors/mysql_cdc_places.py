@@ -1,16 +1,17 @@
 """Finding a position in a server's log: where it says, if this is still that log, or else by its transactions."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from holdfast.connectors.mysql_cdc_address import TableName
 from holdfast.connectors.mysql_cdc_binlog import BinlogStream
-from holdfast.connectors.mysql_cdc_gtid import GtidSet
+from holdfast.connectors.mysql_cdc_events import GTID, mysql_gtid
+from holdfast.connectors.mysql_cdc_gtid import GtidSet, parse_gtids
 from holdfast.connectors.mysql_cdc_position import LOG_BEGINNING, Place, Position
 from holdfast.connectors.mysql_cdc_session import Session
 from holdfast.connectors.mysql_cdc_settings import CdcSettings
 from holdfast.connectors.mysql_cdc_transactions import Boundary, TransactionLog
-from holdfast.errors import SourceHistoryLost
+from holdfast.errors import SourceError, SourceHistoryLost, SourceUnavailable
 
 _NO_TABLE = TableName("", "")
 _REMEMBERED = 8
@@ -71,16 +72,26 @@ class LogPlaces:
             return True
         if self._session.facts.mariadb:
             return self._session.gtids_at(position.place) == position.gtids
-        names = list(files)
-        later = names[names.index(position.place.file) + 1 :]
+        return self._is_within(position.gtids, position.place.file, list(files)) and self._goes_on(position)
+
+    def _is_within(self, gtids: GtidSet, file: str, files: Sequence[str]) -> bool:
+        """Whether a MySQL server's file begins with no more transactions than these, and ends with no fewer."""
+        later = files[files.index(file) + 1 :]
         after = self.gtids_before(later[0]) if later else self._session.log_end().gtids
-        before = self.gtids_before(position.place.file)
-        return (
-            after is not None
-            and before is not None
-            and after.includes(position.gtids)
-            and position.gtids.includes(before)
-        )
+        before = self.gtids_before(file)
+        return before is not None and after is not None and gtids.includes(before) and after.includes(gtids)
+
+    def _goes_on(self, position: Position) -> bool:
+        """Whether the next transaction in a MySQL server's log is none of those before the position."""
+        assert position.gtids is not None
+        try:
+            with BinlogStream(self._session.address, position, self._settings.new_replica_id()) as stream:
+                first = next((mysql_gtid(event.body).gtid for event in stream if event.code == GTID), None)
+        except SourceUnavailable:
+            raise
+        except SourceError:  # There is no event at that place.
+            return False
+        return first is None or not position.gtids.includes(parse_gtids(first))
 
     def _by_transactions(self, gtids: GtidSet, files: Mapping[str, int]) -> Place | None:
         for file in reversed(list(files)):

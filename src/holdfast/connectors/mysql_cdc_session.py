@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 60.0
 """How long a server that does not answer is waited for."""
 RETRY_SECONDS = 1.0
 _LOG_NOT_SENT = 1236
-_GONE = ("could not find first log file", "could not find the first log file", "impossible position")
+_GONE = ("could not find first log file", "impossible position", "position > file size")
 _CLASH = "same server_"
 _SAME_MOMENT_ATTEMPTS = 5
 _WANTED = {

@@ -4,10 +4,12 @@ import json
 import logging
 from collections.abc import Mapping
 
+from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.connectors.postgres_cdc_positions import Position, lsn_text
 from holdfast.connectors.postgres_cdc_session import Session
 from holdfast.connectors.postgres_cdc_settings import MATERIALS, STARTING_OFFSET, CdcSettings
 from holdfast.connectors.postgres_cdc_slots import (
+    Slot,
     advance_slot,
     create_slot,
     drop_slot,
@@ -28,13 +30,18 @@ from holdfast.core.sources import Lag, Offsets, SourceContext
 from holdfast.errors import SourceError, SourceHistoryLost
 
 _BEGUN = f"{FOLDER}/begun.json"
+_REST = 10
+"""After moving the slot it is left alone for so many times as long as that took."""
 _log = logging.getLogger(__name__)
 
 
 class PostgresCdcControl:
     """The engine's side of a postgres_cdc source."""
 
-    def __init__(self, settings: CdcSettings, *, snapshot: bool, slot_is_named: bool) -> None:
+    def __init__(
+        self, settings: CdcSettings, *, snapshot: bool, slot_is_named: bool, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._clock, self._rest_until = clock, 0.0
         self._settings, self._wants_snapshot, self._slot_is_named = settings, snapshot, slot_is_named
         self._session = Session(settings.address)
         self._asking = Session(settings.address)
@@ -108,23 +115,15 @@ class PostgresCdcControl:
         except SourceHistoryLost as error:
             if not self._settings.goes_on:
                 raise
-            self._begin_at_the_head(error)
-            return
-        if found.confirmed > wanted.lsn:
-            self._complain(f"slot '{found.name}' begins at {lsn_text(found.confirmed)}", wanted)
+            drop_slot(self._session, self._settings.slot)
+            self._say_what_is_lost(str(error), create_slot(self._session, self._settings.slot))
+        else:
+            if found.confirmed > wanted.lsn:
+                self._say_what_is_lost(f"{lsn_text(wanted.lsn)} comes next", found)
 
-    def _begin_at_the_head(self, lost: SourceHistoryLost) -> None:
-        drop_slot(self._session, self._settings.slot)
-        created = create_slot(self._session, self._settings.slot)
-        _log.error("%s. GOING ON WITHOUT THEM from %s, as on_history_lost says", lost, lsn_text(created.confirmed))
-
-    def _complain(self, what: str, wanted: Position) -> None:
-        _log.error(
-            "source %s: %s, and %s comes next. GOING ON WITHOUT the changes between, as on_history_lost says",
-            self._context.name,
-            what,
-            lsn_text(wanted.lsn),
-        )
+    def _say_what_is_lost(self, what: str, slot: Slot) -> None:
+        going_on = "source %s: %s. GOING ON WITHOUT the changes before %s, because on_history_lost is 'continue'"
+        _log.error(going_on, self._context.name, what, lsn_text(slot.confirmed))
 
     def _checked_table(self) -> CdcTable:
         require_logical_log(self._session)
@@ -146,12 +145,20 @@ class PostgresCdcControl:
     def acknowledge(self, offsets: Offsets) -> None:
         """Move the held slot, and remove the snapshot once no checkpoint reads it."""
         position = Position.parse(offsets)
-        slot = find_slot(self._asking, self._settings.slot)
-        if slot is not None and not slot.lost:
-            advance_slot(self._asking, slot, position.lsn)
+        if self._clock.monotonic() >= self._rest_until:
+            self._advance(position.lsn)
         if position.chunk is None and self._has_materials:
             remove_snapshot(self._context.materials)
             self._has_materials = False
+
+    def _advance(self, lsn: int) -> None:
+        """Move the slot, not too often: the server decodes the log for it, from the oldest open transaction on."""
+        began = self._clock.monotonic()
+        slot = find_slot(self._asking, self._settings.slot)
+        if slot is not None and not slot.lost:
+            advance_slot(self._asking, slot, lsn)
+        ended = self._clock.monotonic()
+        self._rest_until = ended + _REST * (ended - began)
 
     def close(self) -> None:
         """Let connections go. The slot stays: it holds what comes next."""

@@ -5,6 +5,7 @@ Functions that peek into a slot would decode the log again at every call, from t
 that is still open; and the server would keep the whole answer on its disk.
 """
 
+import functools
 import select
 import struct
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ _STATUS = struct.Struct("!cQQQqB")
 _BEGIN, _COMMIT = b"BC"
 _NOT_READY = "55000"
 _QUIET_SECONDS, _PAUSE_SECONDS = 0.1, 0.02
-_ANSWER_SECONDS = 60.0
+_ANSWER_SECONDS = 300.0
 
 
 class Feed:
@@ -44,9 +45,13 @@ class Feed:
         self._answered = False
         held = held_slot(session, settings, begin)
         self._connection = connect(settings.address, replication="database")
-        self._connection.add_notice_handler(self._hear)
+        self._connection.add_notice_handler(functools.partial(_note_warning, self._warnings))
+        self._pq = self._connection.pgconn
         try:
             self._start(held.name, begin)
+        except psycopg.Error as error:
+            self.close()
+            raise translated(error, self._settings.address) from error
         except BaseException:
             self.close()
             raise
@@ -54,13 +59,9 @@ class Feed:
     def _start(self, held: str, begin: int) -> None:
         copy = f"{held}_{new_token()[:8]}"
         publication = quoted(self._settings.publication).replace("'", "''")
-        try:
-            self._connection.execute(APPLY_SETTINGS)
-            self._connection.execute(f"SELECT pg_copy_logical_replication_slot('{held}', '{copy}', true)")
-        except psycopg.Error as error:
-            raise translated(error, self._settings.address) from error
+        self._connection.execute(APPLY_SETTINGS)
+        self._connection.execute(f"SELECT pg_copy_logical_replication_slot('{held}', '{copy}', true)")
         options = f"proto_version '1', publication_names '{publication}'"
-        self._pq = self._connection.pgconn
         started = self._pq.exec_(f"START_REPLICATION SLOT {copy} LOGICAL {lsn_text(begin)} ({options})".encode())
         if started.status != psycopg_pq.ExecStatus.COPY_BOTH:
             raise failure(started, self._settings.address)
@@ -78,11 +79,12 @@ class Feed:
 
         Never stops within a transaction, except where the caller does.
         """
-        asked = upto is not None and self._ask()
+        asked, patience = upto is not None and self._ask(), _QUIET_SECONDS
         while upto is None or self._inside or self.seen < upto:
             message = self._next_here()
             if message is not None:
                 yield message
+                patience = 0.0
             elif asked and self._answered:
                 if upto is None and not self._inside:
                     return
@@ -90,7 +92,7 @@ class Feed:
             elif asked:
                 self._expect_answer()
             else:
-                asked = not self._comes_within(_QUIET_SECONDS) and self._ask()
+                asked = not self._comes_within(patience) and self._ask()
 
     def _next_here(self) -> bytes | None:
         """Return the next message that arrived; None when there is none."""
@@ -150,10 +152,6 @@ class Feed:
             return SourceUnavailable(f"PostgreSQL at {self._settings.address.server} ended the stream")
         return failure(result, self._settings.address)
 
-    def _hear(self, notice: Any) -> None:
-        if notice.sqlstate == _NOT_READY and notice.severity_nonlocalized == "WARNING":
-            self._warnings.append(notice.message_primary)
-
     def _refuse_warnings(self) -> None:
         """Stop when the server goes on without the publication, as PostgreSQL 18 does: that is not "no changes"."""
         if self._warnings:
@@ -161,3 +159,8 @@ class Feed:
                 f"PostgreSQL at {self._settings.address.server}: {self._warnings[0]}. Changes made without the "
                 "publication are in no slot: start over with --fresh"
             )
+
+
+def _note_warning(warnings: list[str], notice: Any) -> None:
+    if notice.sqlstate == _NOT_READY and notice.severity_nonlocalized == "WARNING":
+        warnings.append(notice.message_primary)

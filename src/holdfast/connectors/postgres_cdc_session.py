@@ -4,6 +4,7 @@ Errors come as `SourceError`, and as `SourceUnavailable` where the same call may
 """
 
 import contextlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -137,14 +138,14 @@ def state_of(error: SourceError) -> str:
 
 
 def patiently(work: Callable[[], _Result], seconds: float, clock: Clock = SYSTEM_CLOCK) -> _Result:
-    """Do something until it succeeds or is refused for good; after `seconds` raise what stood in the way."""
-    until = clock.monotonic() + seconds
-    for attempt in range(1 << 30):
+    """Do something until it succeeds or is refused for good; raise what still stands in the way after `seconds`."""
+    until = None
+    for pause in itertools.chain(_PAUSES, itertools.repeat(_PAUSES[-1])):
         try:
             return work()
         except SourceUnavailable:
-            pause = _PAUSES[min(attempt, len(_PAUSES) - 1)]
+            until = clock.monotonic() + seconds if until is None else until
             if clock.monotonic() + pause > until:
                 raise
             clock.sleep(pause)
-    raise AssertionError("unreachable")
+    raise AssertionError("pauses never end")

@@ -52,6 +52,8 @@ class CdcSettings:
             limit = getattr(self, name)
             if limit is not None and limit < 1:
                 raise PipelineDefinitionError(f"{name} of {_USER} is at least 1")
+        if len(set(self.columns)) < len(self.columns):
+            raise PipelineDefinitionError(f"columns of {_USER} names one twice: {', '.join(self.columns)}")
         unknown = sorted(set(self.as_text) - set(self.columns)) if self.columns else []
         if unknown:
             raise PipelineDefinitionError(f"as_text names '{unknown[0]}', which is not among the columns to read")

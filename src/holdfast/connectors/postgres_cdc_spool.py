@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -60,11 +60,12 @@ class Spool:
         self._folder = tempfile.mkdtemp(prefix=mine)
         self._number = 0
 
-    def begin(self) -> "SpoolWriter":
-        """Begin an epoch."""
-        self._remove()
+    def begin(self, header: Sequence[bytes]) -> "SpoolWriter":
+        """Begin an epoch, whose file begins with the messages of `header`."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
         self._number += 1
-        return SpoolWriter(self._path)
+        return SpoolWriter(self._path, header)
 
     def close(self) -> None:
         """Remove everything."""
@@ -74,55 +75,53 @@ class Spool:
     def _path(self) -> str:
         return os.path.join(self._folder, str(self._number))
 
-    def _remove(self) -> None:
-        with contextlib.suppress(OSError):
-            os.unlink(self._path)
-
 
 class SpoolWriter:
-    """Writes one file, unless it grows too large or the disk refuses it."""
+    """Writes one file, once there is something to write; none if it grows too large or the disk refuses it."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, header: Sequence[bytes]) -> None:
+        self._path, self._header = path, header
         self.size = 0
         """What was written, or would have been."""
         self._file: BinaryIO | None = None
-        with contextlib.suppress(OSError):
-            self._file = open(path, "wb")  # noqa: SIM115
 
-    def add(self, messages: Iterable[bytes]) -> None:
-        """Write messages."""
-        for data in messages:
-            self.size += _LENGTH + len(data)
-            if self._file is not None:
-                self._write(data)
-
-    def _write(self, data: bytes) -> None:
-        assert self._file is not None
+    def add(self, message: bytes) -> None:
+        """Write a message."""
         try:
-            self._file.write(len(data).to_bytes(_LENGTH) + data)
-            full = self.size > _LARGEST
+            if self.size == 0:
+                self._file = open(self._path, "wb")  # noqa: SIM115
+                for before in self._header:
+                    self._write(before)
+            self._write(message)
         except OSError:
-            full = True
-        if full:
             self.discard()
+
+    def _write(self, message: bytes) -> None:
+        self.size += _LENGTH + len(message)
+        if self._file is not None:
+            self._file.write(len(message).to_bytes(_LENGTH) + message)
+            if self.size > _LARGEST:
+                self.discard()
 
     def finish(self) -> SpoolFile | None:
         """Return the file; None when there is none."""
-        if self._file is None:
-            return None
+        file, self._file = self._file, None
         try:
-            self._file.close()
+            if file is not None:
+                file.close()
+                return SpoolFile(self._path, self.size)
         except OSError:
-            self.discard()
-            return None
-        return SpoolFile(self._path, self.size)
+            self._remove()
+        return None
 
     def discard(self) -> None:
-        """Remove the file."""
-        if self._file is not None:
+        """Write no more, and remove what there is."""
+        file, self._file = self._file, None
+        if file is not None:
             with contextlib.suppress(OSError):
-                self._file.close()
-            with contextlib.suppress(OSError):
-                os.unlink(self._path)
-            self._file = None
+                file.close()
+            self._remove()
+
+    def _remove(self) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)

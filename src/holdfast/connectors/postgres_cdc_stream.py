@@ -71,10 +71,11 @@ def schema_of(settings: CdcSettings) -> Any:
 
 @dataclass(frozen=True)
 class _Gathered:
-    """An epoch whose messages were received; `end` is `begin` when it has none."""
+    """An epoch that was received, whole."""
 
     begin: int
     end: int
+    rows: int = 0
     file: SpoolFile | None = None
 
 
@@ -91,7 +92,7 @@ class ChangeStream:
         self._types: Types = {}
         self._looked_at = 0.0
         self._target: int | None = None
-        self._epoch = _Gathered(0, 0)
+        self._epoch = _Gathered(-1, -1)
 
     def close(self) -> None:
         """Let connections and files go."""
@@ -113,51 +114,47 @@ class ChangeStream:
             return Position(start.lsn, chunk if chunk < len(snapshot.chunks) else None)
         if not self._epoch.begin == start.lsn < self._epoch.end:  # Asked again, it is still the same epoch.
             self._epoch = patiently(lambda: self._gather(start.lsn, most_rows), PATIENCE_SECONDS, self._clock)
-        if self._epoch.end > start.lsn:
-            return Position(self._epoch.end)
-        return patiently(lambda: self._past_other_tables(start), PATIENCE_SECONDS, self._clock)
+        return Position(self._epoch.end)
 
     def _gather(self, begin: int, most_rows: int | None) -> _Gathered:
         """Receive whole transactions until there are enough of them, or no more."""
-        file = self._spool.begin()
+        feed, messages = self._feed_from(begin)
+        file = self._spool.begin(messages.form)
+        messages.rows, messages.end, end = 0, None, begin
         try:
-            feed = self._feed_from(begin)
-            messages = self._messages
-            file.add(messages.form)
-            messages.rows, messages.end, end = 0, None, begin
             for message in messages.passed(feed.read(self._target), before=self._target):
-                file.add((message,))
+                file.add(message)
                 if messages.end is not None and messages.end > end:
                     end = messages.end
                     if file.size >= _EPOCH_BYTES or (most_rows is not None and messages.rows >= most_rows):
                         break
+            end = end if messages.rows else self._past_other_tables(begin, feed.seen)
         except BaseException:
             file.discard()
             self._drop_feed()
             raise
-        return _Gathered(begin, end, file.finish())
+        return _Gathered(begin, end, messages.rows, file.finish())
 
-    def _feed_from(self, begin: int) -> Feed:
+    def _feed_from(self, begin: int) -> tuple[Feed, TableMessages]:
         """Return the feed at `begin`, where it stands after the epoch before; a new one for anything else."""
         table = self._known_table()
         if self._feed is not None and not self._epoch.end <= begin <= max(self._epoch.end, self._feed.seen):
             self._drop_feed()
         if self._feed is None:
             self._feed, self._messages = Feed(self._session, self._settings, begin), TableMessages(table)
-        return self._feed
+        return self._feed, self._messages
 
     def _drop_feed(self) -> None:
         feed, self._feed = self._feed, None
         if feed is not None:
             feed.close()
 
-    def _past_other_tables(self, start: Position) -> Position:
+    def _past_other_tables(self, begin: int, seen: int) -> int:
         """Move on over much of the log that has nothing for us, so that the server may let go of it."""
-        seen = start.lsn if self._feed is None else self._feed.seen
-        if seen - start.lsn < self._settings.idle_bytes:
-            return start
+        if seen - begin < self._settings.idle_bytes:
+            return begin
         safe = checkpoint_of(self._session)
-        return Position(safe) if self._settings.idle_bytes <= safe - start.lsn <= seen - start.lsn else start
+        return safe if begin + self._settings.idle_bytes <= safe <= seen else begin
 
     def _known_table(self) -> CdcTable:
         """Return the table; look now and then whether it is still what was published."""
@@ -179,9 +176,9 @@ class ChangeStream:
             assert self._place is not None
             stop = len(snapshot.chunks) if end.chunk is None else end.chunk
             parts += [ChunkPart(self._place, snapshot, number) for number in range(start.chunk, stop)]
-        if end.lsn > start.lsn:
+        received = (self._epoch.begin, self._epoch.end) == (start.lsn, end.lsn)
+        if end.lsn > start.lsn and not (received and self._epoch.rows == 0):
             table = patiently(self._known_table, PATIENCE_SECONDS, self._clock)
-            received = (self._epoch.begin, self._epoch.end) == (start.lsn, end.lsn)
             parts.append(LogPart(table, self._types, start.lsn, end.lsn, self._epoch.file if received else None))
         return parts
 

@@ -11,9 +11,7 @@ from holdfast.core.sources import SourceSpec
 from holdfast.interfaces import late
 from holdfast.interfaces.pipeline_file.functions import FunctionReference, read_function
 from holdfast.interfaces.pipeline_file.keys import KEYS, SINK, SOURCE, VIEW
-from holdfast.interfaces.pipeline_file.making import INTERVAL_EXPECTED
-from holdfast.interfaces.pipeline_file.making import check_name as _check_name
-from holdfast.interfaces.pipeline_file.making import made as _made
+from holdfast.interfaces.pipeline_file.making import INTERVAL_EXPECTED, check_name, made
 from holdfast.interfaces.pipeline_file.nodes import Node, Section, hint
 
 
@@ -54,12 +52,12 @@ class SinkEntry:
 
 def read_source(name: str, node: Node, guarantee: str) -> SourceEntry:
     """Read one source."""
-    _check_name("source", node, name)
+    check_name("source", node, name)
     section = node.section(KEYS[SOURCE])
     kind = section.one_of(tuple(_SOURCES))
     if kind != "format":
         _refuse(section, ("schema", "options"), f"belongs under '{kind}'")
-    spec = _made(node, lambda: _SOURCES[kind](section))
+    spec = made(node, lambda: _SOURCES[kind](section))
     if guarantee == "exactly-once" and not spec.replayable:
         raise node.problem(
             f"'{spec.format}' cannot keep exactly-once: {spec.why_not_replayable}; "
@@ -226,7 +224,7 @@ _SOURCES: Mapping[str, Callable[[Section], SourceSpec]] = {
 
 def read_view(name: str, node: Node, known: Collection[str], tables: Collection[str] = ()) -> ViewEntry:
     """Read one view. `known` are the sources and the views before it; `tables` it cannot use."""
-    _check_name("view", node, name)
+    check_name("view", node, name)
     if name in known or name in tables:
         raise node.problem(f"the name '{name}' is taken: sources, views and tables share their names")
     if node.is_text:
@@ -270,7 +268,7 @@ def _view_function(node: Node, known: Collection[str], tables: Collection[str]) 
 
 def read_sink(name: str, node: Node, known: Collection[str], guarantee: str) -> SinkEntry:
     """Read one sink. `known` are the sources and views it may take."""
-    _check_name("sink", node, name)
+    check_name("sink", node, name)
     section = node.section(KEYS[SINK])
     takes = section.need("takes")
     if takes.text() not in known:
@@ -278,7 +276,7 @@ def read_sink(name: str, node: Node, known: Collection[str], guarantee: str) -> 
     kind = section.one_of(tuple(_SINKS))
     if kind != "python":
         _refuse(section, ("last_committed", "rows_as"), "is only for sinks with 'python'")
-    sink: Sink = _made(section.need(kind), lambda: _SINKS[kind](section))
+    sink: Sink = made(section.need(kind), lambda: _SINKS[kind](section))
     if guarantee == "exactly-once" and not sink.guarantee.exactly_once:
         raise node.problem(
             f"'{kind}' cannot keep exactly-once: {sink.guarantee.how}; "
