@@ -654,7 +654,7 @@ GUARDS = [
         "connectors/kafka_ledger.py",
         "            raise UnknownOutcome(str(failure)) from None\n",
         "            raise failure from None\n",
-        (*KAFKA_FAILS, "-k", "answer_was_lost"),
+        (*KAFKA_FAILS, "-k", "stays_away"),
     ),
     Guard(
         "Kafka sink: a refusal is looked at twice",
@@ -785,7 +785,7 @@ GUARDS = [
     Guard(
         "PostgreSQL CDC: a file that is not whole is not read",
         "connectors/postgres_cdc_stream.py",
-        "        if part.file is not None and part.file.is_whole:",
+        "        if part.file is not None and part.file.is_here:",
         "        if part.file is not None:",
         (f"{PG_CDC}::test_the_file_of_an_epoch_is_only_a_short_cut",),
     ),

@@ -298,6 +298,26 @@ def test_the_file_of_an_epoch_is_only_a_short_cut(new: New, monkeypatch: pytest.
     assert [batch.to_pylist() for batch in world.reader.read(part)] == whole
 
 
+def test_a_large_epoch_is_read_in_several_parts(new: New, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: tasks share an epoch, and each can read its part alone. Method: small parts, with and without a file."""
+    monkeypatch.setattr("holdfast.connectors.postgres_cdc_stream._PART_BYTES", 1000)
+    world = new()
+    start = world.begin()
+    fill(world, *(7 for _ in range(40)))
+    world.sql(f"ALTER TABLE {world.table} ALTER COLUMN amount TYPE numeric(14,2)")
+    fill(world, *(7 for _ in range(40)))
+    end = world.next(start)
+    parts = world.reader.partitions(dict(start), dict(end))
+    assert len(parts) > 10
+    shared = [[row for batch in world.reader.read(part) for row in batch.to_pylist()] for part in parts]
+    assert all(shared)
+    world.life()
+    assert world.read(start, end) == [row for rows in shared for row in rows]
+    Path(parts[0].value.file.path).unlink(missing_ok=True)
+    for part, rows in list(zip(parts, shared, strict=True))[::5]:
+        assert [row for batch in world.reader.read(part) for row in batch.to_pylist()] == rows
+
+
 def test_files_of_a_killed_reader_are_removed(new: New, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     world, other = new(), new()

@@ -97,7 +97,7 @@ class Clients:
     def log(self, level: int, form: str, facility: str, client: str, text: str) -> None:
         """Take what a client logs; of a transaction that failed, only the log says why."""
         if facility == "TXNERR":
-            self._log_line = text.rpartition("]: ")[2]
+            self._log_line = text.partition("]: ")[2]
 
     def _heard(self, error: Any) -> None:
         self._complaint = error

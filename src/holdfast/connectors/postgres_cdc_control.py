@@ -16,6 +16,7 @@ from holdfast.connectors.postgres_cdc_slots import (
     find_slot,
     head_of,
     held_slot,
+    refuse_other_history,
 )
 from holdfast.connectors.postgres_cdc_snapshot import FOLDER, find_snapshot, remove_snapshot, take_snapshot
 from holdfast.connectors.postgres_cdc_table import (
@@ -110,6 +111,7 @@ class PostgresCdcControl:
                 f"chunk {wanted.chunk} of the snapshot comes next, and the snapshot is gone from "
                 f"{self._context.materials.place}: start over with --fresh"
             )
+        refuse_other_history(self._session, wanted.lsn)
         try:
             found = held_slot(self._session, self._settings, wanted.lsn)
         except SourceHistoryLost as error:

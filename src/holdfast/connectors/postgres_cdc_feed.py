@@ -16,7 +16,7 @@ from holdfast.connectors.extras import psycopg, psycopg_pq
 from holdfast.connectors.postgres_cdc_positions import lsn_text
 from holdfast.connectors.postgres_cdc_session import APPLY_SETTINGS, Session, connect, failure, translated
 from holdfast.connectors.postgres_cdc_settings import CdcSettings
-from holdfast.connectors.postgres_cdc_slots import held_slot
+from holdfast.connectors.postgres_cdc_slots import held_slot, refuse_other_history
 from holdfast.connectors.sql_statements import quoted
 from holdfast.errors import SourceError, SourceUnavailable
 
@@ -43,6 +43,7 @@ class Feed:
         """Everything that was committed before this position was given."""
         self._inside = False
         self._answered = False
+        refuse_other_history(session, begin)
         held = held_slot(session, settings, begin)
         self._connection = connect(settings.address, replication="database")
         self._connection.add_notice_handler(functools.partial(_note_warning, self._warnings))

@@ -46,8 +46,7 @@ def find_slot(session: Session, name: str) -> Slot | None:
 def held_slot(session: Session, settings: CdcSettings, wanted: int) -> Slot:
     """Return the slot; raise `SourceHistoryLost` if it cannot give what was committed since `wanted`.
 
-    With on_history_lost='continue' a slot that stands further on is taken as it is. No position is ever beyond the
-    end of the server's log, unless a backup was restored: then the same positions stand for something else.
+    With on_history_lost='continue' a slot that stands further on is taken as it is.
     """
     slot = find_slot(session, settings.slot)
     if slot is None:
@@ -59,11 +58,17 @@ def held_slot(session: Session, settings: CdcSettings, wanted: int) -> Slot:
     if slot.confirmed > wanted and not settings.goes_on:
         gone = slot.confirmed - wanted
         raise _history_lost(settings, f"slot '{slot.name}' begins at {where}, {gone} bytes too late", wanted)
+    return slot
+
+
+def refuse_other_history(session: Session, wanted: int) -> None:
+    """Refuse a position beyond the end of the server's log: a backup was restored, it stands for something else."""
     head = head_of(session)
     if head < wanted:
-        what = f"the log of the server ends at {lsn_text(head)}, {wanted - head} bytes too early: it was set back"
-        raise _history_lost(settings, what, wanted)
-    return slot
+        raise SourceHistoryLost(
+            f"the log of the server ends at {lsn_text(head)}, and {lsn_text(wanted)} comes next: it was set back. "
+            "Start over with --fresh"
+        )
 
 
 def _history_lost(settings: CdcSettings, what: str, wanted: int) -> SourceHistoryLost:

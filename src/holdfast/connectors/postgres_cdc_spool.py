@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -23,25 +23,28 @@ _LENGTH = 4
 
 
 @dataclass(frozen=True)
-class SpoolFile:
-    """An epoch's messages, all of them."""
+class SpoolSlice:
+    """A part of an epoch's messages, readable by itself."""
 
     path: str
-    size: int
+    start: int
+    stop: int
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the file is here, on this machine, as it was written."""
+    def is_here(self) -> bool:
+        """Whether the file is on this machine, as far as this slice goes."""
         with contextlib.suppress(OSError):
-            return os.path.getsize(self.path) == self.size
+            return os.path.getsize(self.path) >= self.stop
         return False
 
     def messages(self) -> Iterator[bytes]:
         """Yield the messages."""
         with open(self.path, "rb") as file:
-            while head := file.read(_LENGTH):
-                length = int.from_bytes(head)
+            left = self.stop - file.seek(self.start)
+            while left > 0:
+                length = int.from_bytes(file.read(_LENGTH))
                 data = file.read(length)
+                left -= _LENGTH + length
                 if len(data) != length:
                     raise SourceUnavailable(f"{self.path} was cut off while it was read")
                 yield data
@@ -60,12 +63,12 @@ class Spool:
         self._folder = tempfile.mkdtemp(prefix=mine)
         self._number = 0
 
-    def begin(self, header: Sequence[bytes]) -> "SpoolWriter":
-        """Begin an epoch, whose file begins with the messages of `header`."""
+    def begin(self) -> "SpoolWriter":
+        """Begin an epoch."""
         with contextlib.suppress(OSError):
             os.unlink(self._path)
         self._number += 1
-        return SpoolWriter(self._path, header)
+        return SpoolWriter(self._path)
 
     def close(self) -> None:
         """Remove everything."""
@@ -79,18 +82,26 @@ class Spool:
 class SpoolWriter:
     """Writes one file, once there is something to write; none if it grows too large or the disk refuses it."""
 
-    def __init__(self, path: str, header: Sequence[bytes]) -> None:
-        self._path, self._header = path, header
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+        self._start = 0
         self.size = 0
         """What was written, or would have been."""
-        self._file: BinaryIO | None = None
+        self.is_lost = False
 
-    def add(self, message: bytes) -> None:
-        """Write a message."""
+    @property
+    def slice_size(self) -> int:
+        """What was written since the last slice."""
+        return self.size - self._start
+
+    def add(self, message: bytes, header: Iterable[bytes]) -> None:
+        """Write a message; before the first one of a slice the messages of its header."""
         try:
             if self.size == 0:
                 self._file = open(self._path, "wb")  # noqa: SIM115
-                for before in self._header:
+            if self.slice_size == 0:
+                for before in header:
                     self._write(before)
             self._write(message)
         except OSError:
@@ -103,16 +114,19 @@ class SpoolWriter:
             if self.size > _LARGEST:
                 self.discard()
 
-    def finish(self) -> SpoolFile | None:
-        """Return the file; None when there is none."""
+    def slice(self) -> SpoolSlice:
+        """Return what was written since the last slice."""
+        start, self._start = self._start, self.size
+        return SpoolSlice(self._path, start, self.size)
+
+    def finish(self) -> None:
+        """Make sure that everything can be read by others."""
         file, self._file = self._file, None
         try:
             if file is not None:
                 file.close()
-                return SpoolFile(self._path, self.size)
         except OSError:
-            self._remove()
-        return None
+            self._lose()
 
     def discard(self) -> None:
         """Write no more, and remove what there is."""
@@ -120,8 +134,9 @@ class SpoolWriter:
         if file is not None:
             with contextlib.suppress(OSError):
                 file.close()
-            self._remove()
+        self._lose()
 
-    def _remove(self) -> None:
+    def _lose(self) -> None:
+        self.is_lost = True
         with contextlib.suppress(OSError):
             os.unlink(self._path)

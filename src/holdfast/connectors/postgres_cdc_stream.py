@@ -18,7 +18,7 @@ from holdfast.connectors.postgres_cdc_session import Session, patiently
 from holdfast.connectors.postgres_cdc_settings import CdcSettings
 from holdfast.connectors.postgres_cdc_slots import checkpoint_of, head_of
 from holdfast.connectors.postgres_cdc_snapshot import Snapshot, find_snapshot, read_chunk
-from holdfast.connectors.postgres_cdc_spool import Spool, SpoolFile
+from holdfast.connectors.postgres_cdc_spool import Spool, SpoolSlice, SpoolWriter
 from holdfast.connectors.postgres_cdc_table import (
     CdcTable,
     Types,
@@ -38,6 +38,8 @@ PATIENCE_SECONDS = 60.0
 _LOOK_SECONDS = 10.0
 _EPOCH_BYTES = 256 << 20
 """An epoch ends after the transaction that brings it to this, however few rows it has."""
+_PART_BYTES = 8 << 20
+"""So much is read by one task, or one transaction if that is more."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,13 @@ class ChunkPart:
 
 @dataclass(frozen=True)
 class LogPart:
-    """A range of the log, and the file that has its messages, if there is one."""
+    """A range of the log, and where its messages are if they were received already."""
 
     table: CdcTable
     types: Types
     begin: int
     end: int
-    file: SpoolFile | None
+    file: SpoolSlice | None
 
 
 Part = ChunkPart | LogPart
@@ -70,13 +72,13 @@ def schema_of(settings: CdcSettings) -> Any:
 
 
 @dataclass(frozen=True)
-class _Gathered:
-    """An epoch that was received, whole."""
+class _Received:
+    """A range whose transactions were received, all of them."""
 
     begin: int
     end: int
-    rows: int = 0
-    file: SpoolFile | None = None
+    parts: tuple[tuple[int, int, SpoolSlice | None], ...] = ()
+    """Ranges that have rows, one after the other, and where their messages are."""
 
 
 class ChangeStream:
@@ -92,7 +94,7 @@ class ChangeStream:
         self._types: Types = {}
         self._looked_at = 0.0
         self._target: int | None = None
-        self._epoch = _Gathered(-1, -1)
+        self._epoch = _Received(-1, -1)
 
     def close(self) -> None:
         """Let connections and files go."""
@@ -116,24 +118,35 @@ class ChangeStream:
             self._epoch = patiently(lambda: self._gather(start.lsn, most_rows), PATIENCE_SECONDS, self._clock)
         return Position(self._epoch.end)
 
-    def _gather(self, begin: int, most_rows: int | None) -> _Gathered:
+    def _gather(self, begin: int, most_rows: int | None) -> _Received:
         """Receive whole transactions until there are enough of them, or no more."""
         feed, messages = self._feed_from(begin)
-        file = self._spool.begin(messages.form)
-        messages.rows, messages.end, end = 0, None, begin
+        file = self._spool.begin()
         try:
-            for message in messages.passed(feed.read(self._target), before=self._target):
-                file.add(message)
-                if messages.end is not None and messages.end > end:
-                    end = messages.end
-                    if file.size >= _EPOCH_BYTES or (most_rows is not None and messages.rows >= most_rows):
-                        break
-            end = end if messages.rows else self._past_other_tables(begin, feed.seen)
+            parts = list(self._received_parts(begin, feed, messages, file, most_rows))
+            file.finish()
+            end = parts[-1][1] if parts else self._past_other_tables(begin, feed.seen)
         except BaseException:
             file.discard()
             self._drop_feed()
             raise
-        return _Gathered(begin, end, messages.rows, file.finish())
+        return _Received(begin, end, ((begin, end, None),) if file.is_lost else tuple(parts))
+
+    def _received_parts(
+        self, begin: int, feed: Feed, messages: TableMessages, file: SpoolWriter, most_rows: int | None
+    ) -> Iterator[tuple[int, int, SpoolSlice]]:
+        messages.rows, messages.end = 0, begin
+        for message in messages.passed(feed.read(self._target), before=self._target):
+            file.add(message, messages.form)
+            if not messages.inside and messages.end > begin:
+                full = file.size >= _EPOCH_BYTES or (most_rows is not None and messages.rows >= most_rows)
+                if full or file.slice_size >= _PART_BYTES:
+                    yield begin, messages.end, file.slice()
+                    begin = messages.end
+                if full:
+                    return
+        if messages.end > begin:
+            yield begin, messages.end, file.slice()
 
     def _feed_from(self, begin: int) -> tuple[Feed, TableMessages]:
         """Return the feed at `begin`, where it stands after the epoch before; a new one for anything else."""
@@ -176,10 +189,11 @@ class ChangeStream:
             assert self._place is not None
             stop = len(snapshot.chunks) if end.chunk is None else end.chunk
             parts += [ChunkPart(self._place, snapshot, number) for number in range(start.chunk, stop)]
-        received = (self._epoch.begin, self._epoch.end) == (start.lsn, end.lsn)
-        if end.lsn > start.lsn and not (received and self._epoch.rows == 0):
+        if end.lsn > start.lsn:
             table = patiently(self._known_table, PATIENCE_SECONDS, self._clock)
-            parts.append(LogPart(table, self._types, start.lsn, end.lsn, self._epoch.file if received else None))
+            received = (self._epoch.begin, self._epoch.end) == (start.lsn, end.lsn)
+            ranges = self._epoch.parts if received else ((start.lsn, end.lsn, None),)
+            parts += [LogPart(table, self._types, *range_) for range_ in ranges]
         return parts
 
     def _snapshot(self, chunk: int) -> Snapshot:
@@ -219,7 +233,7 @@ def _attempt(settings: CdcSettings, part: LogPart, columns: Any) -> Iterator[Any
             columns=lambda: current_columns(session, part.table.id),
         )
         rows = ChangeRows(part.table, columns, catalog, only_these=bool(settings.columns))
-        if part.file is not None and part.file.is_whole:
+        if part.file is not None and part.file.is_here:
             yield from rows.batches(part.file.messages())
             return
         with contextlib.closing(Feed(session, settings, part.begin)) as feed:

@@ -18,10 +18,11 @@ class TableMessages:
         self._is_ours: dict[int, bool] = {}
         self._form: bytes | None = None
         self._begin: bytes | None = None
-        self._inside = False
+        self.inside = False
+        """Whether a transaction has passed in part."""
         self.rows = 0
         """Changes that passed."""
-        self.end: int | None = None
+        self.end = 0
         """Where the last transaction that passed ends."""
 
     @property
@@ -62,15 +63,15 @@ class TableMessages:
 
     def _change(self, data: bytes) -> Iterator[bytes]:
         begin, self._begin = self._begin, None
-        self._inside = True
+        self.inside = True
         self.rows += 1
         yield from (data,) if begin is None else (begin, data)
 
     def _commit(self, data: bytes) -> Iterator[bytes]:
-        if self._inside:
+        if self.inside:
             message = parse(data)
             assert isinstance(message, Commit)
-            self.end, self._inside = message.end_lsn, False
+            self.end, self.inside = message.end_lsn, False
             yield data
 
     def _belongs(self, id: int) -> bool:
