@@ -35,12 +35,16 @@ install: $(INSTALLED) ## create .venv and install everything into it
 mariadb:
 	@scripts/install-mariadb
 
+.PHONY: chromium
+chromium:
+	@scripts/install-chromium
+
 .PHONY: test
-test: java mariadb $(INSTALLED) ## run the tests, on two cores
+test: java mariadb chromium $(INSTALLED) ## run the tests, on two cores
 	$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-all
-test-all: java mariadb $(INSTALLED) ## run the tests, and those that take an hour: every source killed at every step
+test-all: java mariadb chromium $(INSTALLED) ## run the tests, and those that take an hour: every source killed at every step
 	$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "long or not long"
 
 .PHONY: check
@@ -63,7 +67,11 @@ bench-pipeline: java $(INSTALLED) ## measure pipelines against plain Structured 
 
 .PHONY: bench-connectors
 bench-connectors: java $(INSTALLED) ## measure each connector against the plain way; results in benchmarks/results
-	$(PY) benchmarks/connectors.py
+	$(PY) benchmarks/connector_rates.py
+
+.PHONY: bench-control
+bench-control: java $(INSTALLED) ## measure what status requests cost a running pipeline; results in benchmarks/results
+	$(PY) benchmarks/control.py
 
 .PHONY: chaos-matrix
 chaos-matrix: java $(INSTALLED) ## kill every kind of pipeline at every step; goes on where it was cut off (SECONDS=3600)

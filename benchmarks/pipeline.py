@@ -131,6 +131,7 @@ def measure(workload: Workload, spark: SparkSession, directory: Path, generator:
         generator.shuffle(modes)
         for mode in modes:
             before = len(mode.steps)
+            os.sync()  # Nobody pays for what another mode wrote and left to the disk.
             seconds = mode.run(source, workload.epochs + 1)
             if number < 0:
                 del mode.steps[:]  # The first round warms up: classes are loaded, tables are created.

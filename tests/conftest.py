@@ -9,6 +9,7 @@ import contextlib
 import hmac
 import logging
 import os
+import shutil
 import sys
 import threading
 import urllib.request
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import boto3
+import hypothesis
 import pytest
 from moto.moto_server import threaded_moto_server, werkzeug_app
 from moto.server import ThreadedMotoServer
@@ -30,10 +32,17 @@ from holdfast.stores.store import DurableCheckpointStore
 sys.path.insert(0, str(Path(__file__).parent))  # So that `stores.builders` is found however the tests are collected.
 from connectors import kafka_server
 from connectors.kafka_jars import Unobtainable, connector_jars
+from interfaces.published_client import client_python
 from stores.places import BUCKET, S3_OPTIONS, BucketPlace, DirectoryPlace, Place
 
 # Whoever starts the first Spark session decides for all tests which Python its workers are.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+# JVMs of tests live shortly: the optimising compiler takes half of their CPU time and gives little back.
+for launched in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ.setdefault(launched, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 AZURITE = os.environ.get("HOLDFAST_AZURITE")
 # Azurite's published development key; it opens nothing else.
@@ -139,6 +148,25 @@ def kafka_connector() -> str:
         return connector_jars()
     except Unobtainable as error:
         cannot_be_had(error)
+
+
+@pytest.fixture(scope="session")
+def published_client() -> Path:
+    """Return a Python that has the client of the checkpoint API that PyPI has, or skip where it cannot be had."""
+    try:
+        return client_python()
+    except Unobtainable as error:
+        cannot_be_had(error)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Return where Chromium is, or skip where it is not."""
+    names = (os.environ.get("HOLDFAST_CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
+    for name in filter(None, names):
+        if found := shutil.which(name):
+            return found
+    cannot_be_had(FileNotFoundError("the tests of the page need Chromium: scripts/install-chromium"))
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -30,3 +32,12 @@ def test_a_quick_run_of_the_store_benchmark_writes_its_results(tmp_path: Path) -
     assert all(timing["median_seconds"] <= timing["p90_seconds"] for timing in results["timings"])
     assert str(tmp_path) not in text
     assert list(work.iterdir()) == []
+
+
+@pytest.mark.parametrize("script", ["pipeline", "connector_rates", "control"])
+def test_the_others_can_be_started(script: str) -> None:
+    """They take minutes, and some need servers: here only what they import and the options they take."""
+    command = [sys.executable, f"benchmarks/{script}.py", "--help"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert "--seed" in run.stdout

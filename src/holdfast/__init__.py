@@ -25,12 +25,14 @@ from holdfast.core.status import (
     CheckpointSyncStatus,
     DeploymentStatus,
     PermanentSuspendError,
+    RemoteCheckpoint,
     RuntimeDesiredStatus,
     RuntimeStatus,
     SuspendError,
     TemporarySuspendError,
 )
 from holdfast.core.validation import IntegrityFailure, ManifestWarning, RecoveryReport, ValidationResult
+from holdfast.engine.sync.settings import SyncSettings
 from holdfast.errors import (
     ApprovalNeeded,
     CheckpointNotFound,
@@ -62,6 +64,7 @@ from holdfast.stores.protocol import CheckpointStore
 from holdfast.stores.urls import open_store
 
 if TYPE_CHECKING:
+    from holdfast.interfaces.http.serving import serve
     from holdfast.spark.pipeline import Handle, Pipeline
 
 __version__ = "0.1.0"
@@ -115,6 +118,7 @@ __all__ = [
     "PipelineDefinitionError",
     "PipelineError",
     "RecoveryReport",
+    "RemoteCheckpoint",
     "ReplayMismatch",
     "RetryableSinkError",
     "RuntimeDesiredStatus",
@@ -125,6 +129,7 @@ __all__ = [
     "StoreConfigurationError",
     "StreamingError",
     "SuspendError",
+    "SyncSettings",
     "TemporarySuspendError",
     "TransientStoreError",
     "UnknownOutcome",
@@ -133,20 +138,25 @@ __all__ = [
     "ValidationResult",
     "__version__",
     "open_store",
+    "serve",
     "sinks",
     "sources",
     "tables",
 ]
 
-_NEEDS_SPARK = {"Handle": "holdfast.spark.pipeline", "Pipeline": "holdfast.spark.pipeline"}
+_LATE = {
+    "Handle": "holdfast.spark.pipeline",
+    "Pipeline": "holdfast.spark.pipeline",
+    "serve": "holdfast.interfaces.http.serving",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs pyspark when it is asked for: looking at a checkpoint works without."""
-    if name not in _NEEDS_SPARK:
+    """Load what needs pyspark or a web framework when it is asked for: looking at a checkpoint works without."""
+    if name not in _LATE:
         raise AttributeError(f"module 'holdfast' has no attribute '{name}'")
     try:
-        return getattr(import_module(_NEEDS_SPARK[name]), name)
+        return getattr(import_module(_LATE[name]), name)
     except ModuleNotFoundError as error:
         if error.name not in ("pyspark", "pyarrow"):
             raise

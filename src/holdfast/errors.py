@@ -32,6 +32,7 @@
 Messages never carry credentials: text from outside passes through `holdfast.secrets.scrub` first.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -139,7 +140,14 @@ class MissingExtra(PipelineError):
 
 
 class ApprovalNeeded(PipelineError):
-    """The pipeline differs from what the checkpoint was made by, in a way that state may not survive."""
+    """The pipeline differs from what the checkpoint was made by, in a way that state may not survive.
+
+    `fingerprint` is what to approve, None where that is not possible; `changes` is the difference, line by line.
+    """
+
+    def __init__(self, message: str, *, fingerprint: str | None = None, changes: Sequence[str] = ()) -> None:
+        self.fingerprint, self.changes = fingerprint, tuple(changes)
+        super().__init__(message)
 
 
 class ReplayMismatch(PipelineError):

@@ -5,14 +5,14 @@ from typing import Any, Literal
 from uuid import UUID
 
 from holdfast.connectors.console import ConsoleSink, MemorySink
-from holdfast.connectors.delta import DeltaSink
+from holdfast.connectors.delta.sink import DeltaSink
 from holdfast.connectors.files import FilesSink
 from holdfast.connectors.foreach import BatchKey, ForeachBatchSink
-from holdfast.connectors.kafka_cluster import Cluster
-from holdfast.connectors.kafka_messages import MessageColumns
-from holdfast.connectors.kafka_sink import KafkaSink
-from holdfast.connectors.postgres import PostgresSink
-from holdfast.connectors.sqlite import SqliteSink
+from holdfast.connectors.kafka.cluster import Cluster
+from holdfast.connectors.kafka.messages import MessageColumns
+from holdfast.connectors.kafka.sink import KafkaSink
+from holdfast.connectors.postgres.sink import PostgresSink
+from holdfast.connectors.sqlite.sink import SqliteSink
 
 __all__ = ["BatchKey", "console", "delta", "files", "foreach_batch", "kafka", "memory", "postgres", "sqlite"]
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from holdfast.connectors.delta_settings import DeltaSettings, Limits
-from holdfast.connectors.delta_source import absolute, delta_source
-from holdfast.connectors.kafka_cluster import Cluster
-from holdfast.connectors.kafka_source import kafka_source
-from holdfast.connectors.kafka_topics import Subscription
-from holdfast.connectors.mysql_cdc import mysql_cdc_source
-from holdfast.connectors.postgres_cdc import postgres_cdc_source
+from holdfast.connectors.delta.settings import DeltaSettings, Limits
+from holdfast.connectors.delta.source import absolute, delta_source
+from holdfast.connectors.kafka.cluster import Cluster
+from holdfast.connectors.kafka.source import kafka_source
+from holdfast.connectors.kafka.topics import Subscription
+from holdfast.connectors.mysql_cdc.source import mysql_cdc_source
+from holdfast.connectors.postgres_cdc.source import postgres_cdc_source
 from holdfast.connectors.spark_sources import file_source, spark_source
 from holdfast.core.sources import SourceSpec
 

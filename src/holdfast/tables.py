@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from holdfast.connectors.table_delta import DeltaReference
-from holdfast.connectors.table_files import FilesTable
-from holdfast.connectors.table_mysql import MysqlTable
-from holdfast.connectors.table_postgres import PostgresTable
-from holdfast.connectors.table_sqlite import SqliteTable
+from holdfast.connectors.tables.delta import DeltaReference
+from holdfast.connectors.tables.files import FilesTable
+from holdfast.connectors.tables.mysql import MysqlTable
+from holdfast.connectors.tables.postgres import PostgresTable
+from holdfast.connectors.tables.sqlite import SqliteTable
 
 __all__ = ["delta", "files", "mysql", "postgres", "sqlite"]
 

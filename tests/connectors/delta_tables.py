@@ -13,8 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from holdfast import sources
-from holdfast.connectors.delta_reader import DeltaDataSource, DeltaStreamReader
-from holdfast.connectors.delta_source import DeltaControl
+from holdfast.connectors.delta.reader import DeltaDataSource, DeltaStreamReader
+from holdfast.connectors.delta.source import DeltaControl
 from holdfast.core.sources import Offsets, SourceContext, SourceSpec
 from holdfast.stores.materials import DirectoryMaterials
 

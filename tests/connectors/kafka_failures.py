@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.connectors.kafka_clients import Clients
+from holdfast.connectors.kafka.clients import Clients
 
 Hook = Callable[[str, str, Any], None]
 """Called with `before` or `after`, the call (`produce 2` is the second of its kind), and the producer itself."""

@@ -117,6 +117,11 @@ class Server:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def complain_if_dead(self) -> None:
+        """Print the end of its log, if it died of something that was not our doing."""
+        if self._process is not None and (code := self._process.poll()) not in (None, 0, -signal.SIGKILL):
+            print(f"the server ended with {code}", *(self._folder / "log").read_text().splitlines()[-80:], sep="\n")
+
     def remove(self) -> None:
         if self.is_running:
             self.kill()
@@ -162,4 +167,5 @@ def running(server_id: int = 1, settings: Sequence[str] = ()) -> Iterator[Server
         server.prepare()
         yield server
     finally:
+        server.complain_if_dead()
         server.remove()

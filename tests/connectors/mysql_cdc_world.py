@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from connectors.mariadb_server import Server
 from holdfast import sources
-from holdfast.connectors.mysql_cdc_reader import MysqlCdcDataSource, MysqlCdcReader
+from holdfast.connectors.mysql_cdc.reader import MysqlCdcDataSource, MysqlCdcReader
 from holdfast.core.sources import SourceContext, SourceControl
 from holdfast.stores.materials import DirectoryMaterials
 

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from holdfast import sources
-from holdfast.connectors.postgres_cdc_reader import PostgresCdcDataSource, PostgresCdcReader
+from holdfast.connectors.postgres_cdc.reader import PostgresCdcDataSource, PostgresCdcReader
 from holdfast.core.sources import SourceContext, SourceControl
 from holdfast.stores.materials import DirectoryMaterials
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.delta_tables import Table, numbered, position, reading
-from holdfast.connectors import delta_reader
+from holdfast.connectors.delta import reader as delta_reader
 from holdfast.errors import SourceHistoryLost, SourceUnavailable
 
 
@@ -142,7 +142,7 @@ def test_only_what_comes_next_is_looked_for_at_a_start(
     read = reading(table, tmp_path)
     with pytest.raises(SourceHistoryLost, match="1 of the next 3 files"):
         read.control.check(position(2))
-    monkeypatch.setattr("holdfast.connectors.delta_source._LOOKED_AT", delta_reader.Limits(files=2))
+    monkeypatch.setattr("holdfast.connectors.delta.source._LOOKED_AT", delta_reader.Limits(files=2))
     read.control.check(position(2))
 
 

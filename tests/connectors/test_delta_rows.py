@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from connectors.delta_tables import Reading, Table, numbered, ordered, position, reading
 from connectors.targets import BY_NAME, NOON, RICH_ROWS, RICH_SCHEMA, Writer, orders
-from holdfast.connectors.delta_rows import partition_value
+from holdfast.connectors.delta.rows import partition_value
 from holdfast.errors import SourceError
 
 CHANGES = ("_change_type", "_commit_version", "_commit_timestamp")
@@ -58,7 +58,7 @@ def test_nested_rows_come_as_they_are_in_many_batches(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Method: batches of two rows, so that they are slices of what Parquet gives."""
-    monkeypatch.setattr("holdfast.connectors.delta_rows._BATCH_ROWS", 2)
+    monkeypatch.setattr("holdfast.connectors.delta.rows._BATCH_ROWS", 2)
     rows = [
         {
             "id": number,

@@ -28,8 +28,8 @@ from connectors.targets import (
     orders,
 )
 from holdfast import sinks
-from holdfast.connectors import delta_modes
-from holdfast.connectors.delta_folder import DataFile, TableFolder
+from holdfast.connectors.delta import modes as delta_modes
+from holdfast.connectors.delta.folder import DataFile, TableFolder
 from holdfast.core.contracts import (
     CommitOutcome,
     EpochRef,

@@ -14,8 +14,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from connectors.delta_tables import Table, numbered, position, reading
 from connectors.targets import BY_NAME, Writer, orders
 from holdfast import sources
-from holdfast.connectors.delta_changes import PlannedFile
-from holdfast.connectors.delta_reader import grouped
+from holdfast.connectors.delta.changes import PlannedFile
+from holdfast.connectors.delta.reader import grouped
 from holdfast.core.sources import Lag
 from holdfast.errors import PipelineDefinitionError, SourceError, SourceHistoryLost
 

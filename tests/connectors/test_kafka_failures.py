@@ -20,7 +20,7 @@ from connectors.kafka_process import SECONDS
 from connectors.kafka_server import Broker, running
 from connectors.kafka_target import BROKER, kafka, markers_of, messages, read_kafka, topic_of
 from connectors.targets import BY_NAME, OTHER_TIMELINE, TIMELINE, Writer, ledger, orders, range_digest
-from holdfast.connectors import kafka_sink
+from holdfast.connectors.kafka import sink as kafka_sink
 from holdfast.core.contracts import CommitOutcome, LedgerState, OnForeign
 from holdfast.errors import Fenced, RetryableSinkError, SinkError, UnknownOutcome
 
@@ -45,9 +45,10 @@ def broker(broker_to_kill: Broker, monkeypatch: pytest.MonkeyPatch) -> Broker:
     return broker_to_kill
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_sink, "_PATIENCE_SECONDS", 1.5)
+def impatient_writer(directory: Path) -> Writer:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kafka_sink, "_PATIENCE_SECONDS", 3.0)
+        return Writer(TARGET, directory)
 
 
 def in_order(directory: Path) -> list[dict[str, Any]]:
@@ -148,6 +149,21 @@ def test_a_writer_whose_rows_another_one_sent_and_removed_says_so(tmp_path: Path
     assert in_order(tmp_path) == orders(1)
 
 
+def test_a_writer_whose_rows_vanish_while_it_reads_them_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, quick = Writer(TARGET, tmp_path), Writer(TARGET, tmp_path)
+    token = slow.prepare(1, orders(1))
+
+    def overtaken(*_: Any, **__: Any) -> None:
+        monkeypatch.undo()
+        quick.commit(token)
+
+    monkeypatch.setattr(kafka_sink, "check_staged", overtaken)
+    assert slow.commit(token) is ALREADY_DONE
+    assert in_order(tmp_path) == orders(1)
+
+
 def test_two_sinks_may_write_to_one_topic_and_adopting_ends_the_other(tmp_path: Path) -> None:
     first = Writer(TARGET, tmp_path)
     first.write(1, orders(1))
@@ -182,10 +198,9 @@ def test_rows_survive_a_broker_that_is_killed_within_a_commit(broker: Broker, tm
     assert in_order(tmp_path) == orders(1, 2, 3, 4)
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("moment", ["after produce 1", "before commit_transaction"])
 def test_a_broker_that_stays_away_leaves_all_to_the_next_try(broker: Broker, tmp_path: Path, moment: str) -> None:
-    writer = Writer(TARGET, tmp_path)
+    writer = impatient_writer(tmp_path)
     writer.write(1, orders(1))
     token = writer.prepare(2, orders(2, 3))
     writer.sink.close()
@@ -231,9 +246,8 @@ def test_a_commit_that_was_never_asked_for_is_done_again(tmp_path: Path) -> None
     assert in_order(tmp_path) == orders(1, 2)
 
 
-@pytest.mark.usefixtures("impatient")
 def test_nobody_answers_for_a_transaction_that_is_still_open(tmp_path: Path) -> None:
-    writer = Writer(TARGET, tmp_path)
+    writer = impatient_writer(tmp_path)
     token = writer.prepare(1, orders(1))
     writer.sink.close()
     asked: list[str] = []
@@ -241,7 +255,7 @@ def test_nobody_answers_for_a_transaction_that_is_still_open(tmp_path: Path) -> 
     def ask(producer: Any) -> None:
         producer.flush(30)
         with pytest.raises(RetryableSinkError, match="A transaction is open there") as caught:
-            ledger(TARGET, tmp_path)
+            writer.sink.ledger()
         asked.append(str(caught.value))
 
     with watched_producers(once("before commit_transaction", ask)):

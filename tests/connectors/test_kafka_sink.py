@@ -30,9 +30,10 @@ from connectors.targets import (
     rich_frame,
 )
 from holdfast import sinks
-from holdfast.connectors import kafka_messages, kafka_sink
 from holdfast.connectors.arrow_types import plain_schema
 from holdfast.connectors.json_values import json_objects
+from holdfast.connectors.kafka import messages as kafka_messages
+from holdfast.connectors.kafka import sink as kafka_sink
 from holdfast.connectors.row_formats import json_text
 from holdfast.core.contracts import SinkContext, Token
 from holdfast.errors import MissingExtra, PipelineDefinitionError, RetryableSinkError, SinkBehind, SinkError
@@ -343,7 +344,7 @@ def test_a_login_works_and_a_wrong_one_says_so_without_the_password(
     Writer(target, tmp_path).write(1, orders(1))
     assert [json.loads(r.value or b"") for r in kafka_broker.consume(topic_of(tmp_path))] == orders(1)
     assert PASSWORD not in json.dumps(target.make(tmp_path).identity())
-    monkeypatch.setattr(kafka_sink, "_PATIENCE_SECONDS", 3.0)
+    monkeypatch.setattr(kafka_sink, "_PATIENCE_SECONDS", 15.0)
     with pytest.raises(SinkError, match=r"Authentication failed") as caught:
         Writer(with_options(**{**login, "password": "wrong but secret"}), tmp_path, 2)
     assert not isinstance(caught.value, RetryableSinkError)

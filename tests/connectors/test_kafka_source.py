@@ -19,9 +19,9 @@ from confluent_kafka.admin import (
 from connectors.kafka_login import PASSWORD, USERNAME
 from connectors.kafka_server import Broker
 from holdfast import sources
-from holdfast.connectors.kafka_cluster import Cluster
-from holdfast.connectors.kafka_source import kafka_source
-from holdfast.connectors.kafka_topics import Subscription
+from holdfast.connectors.kafka.cluster import Cluster
+from holdfast.connectors.kafka.source import kafka_source
+from holdfast.connectors.kafka.topics import Subscription
 from holdfast.core.sources import Lag, SourceContext, SourceControl, SourceSpec
 from holdfast.errors import PipelineDefinitionError, SourceError, SourceHistoryLost, SourceUnavailable
 from holdfast.stores.materials import open_materials

@@ -13,9 +13,9 @@ import pytest
 
 from connectors.mariadb_server import MYSQLD, PASSWORD, Server, running
 from connectors.mysql_cdc_world import Offsets, Replica, World
-from holdfast.connectors.mysql_cdc_batches import MOST_ROWS
-from holdfast.connectors.mysql_cdc_settings import CdcSettings
-from holdfast.connectors.mysql_cdc_snapshot import FOLDER
+from holdfast.connectors.mysql_cdc.batches import MOST_ROWS
+from holdfast.connectors.mysql_cdc.settings import CdcSettings
+from holdfast.connectors.mysql_cdc.snapshot import FOLDER
 from holdfast.core.sources import Lag, SourceContext
 from holdfast.errors import SourceError, SourceHistoryLost
 from holdfast.stores.materials import DirectoryMaterials

@@ -17,8 +17,8 @@ from connectors.mariadb_server import MYSQLD, PASSWORD, Server, running
 from connectors.mysql_cdc_world import Replica, World
 from connectors.postgres_server import Way
 from holdfast import sources
-from holdfast.connectors.mysql_cdc_gtid import parse_gtids
-from holdfast.connectors.mysql_cdc_position import Place, Position
+from holdfast.connectors.mysql_cdc.gtid import parse_gtids
+from holdfast.connectors.mysql_cdc.position import Place, Position
 from holdfast.core.sources import SourceContext
 from holdfast.errors import SourceError, SourceHistoryLost, SourceUnavailable
 

@@ -16,17 +16,17 @@ import pytest
 
 from connectors.mariadb_server import PASSWORD
 from holdfast import sources
-from holdfast.connectors.mysql_cdc_address import Address, TableName
-from holdfast.connectors.mysql_cdc_batches import ChangeBatches
-from holdfast.connectors.mysql_cdc_binlog import LogEvent
-from holdfast.connectors.mysql_cdc_events import XID, Statement
-from holdfast.connectors.mysql_cdc_gtid import parse_gtids
-from holdfast.connectors.mysql_cdc_json import json_text
-from holdfast.connectors.mysql_cdc_position import Place, Position, SnapshotCursor
-from holdfast.connectors.mysql_cdc_rows import RowDecoder
-from holdfast.connectors.mysql_cdc_session import ServerFacts
-from holdfast.connectors.mysql_cdc_statements import Effect, effect_of
-from holdfast.connectors.mysql_cdc_transactions import Abandoned, Boundary, Change, Item, TransactionLog
+from holdfast.connectors.mysql_cdc.address import Address, TableName
+from holdfast.connectors.mysql_cdc.batches import ChangeBatches
+from holdfast.connectors.mysql_cdc.binlog import LogEvent
+from holdfast.connectors.mysql_cdc.events import XID, Statement
+from holdfast.connectors.mysql_cdc.gtid import parse_gtids
+from holdfast.connectors.mysql_cdc.json_documents import json_text
+from holdfast.connectors.mysql_cdc.position import Place, Position, SnapshotCursor
+from holdfast.connectors.mysql_cdc.rows import RowDecoder
+from holdfast.connectors.mysql_cdc.session import ServerFacts
+from holdfast.connectors.mysql_cdc.statements import Effect, effect_of
+from holdfast.connectors.mysql_cdc.transactions import Abandoned, Boundary, Change, Item, TransactionLog
 from holdfast.errors import PipelineDefinitionError, SourceError, SourceHistoryLost
 
 ONE, TWO = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4f22fa47-71ca-11e1-9e33-c80aa9429562"

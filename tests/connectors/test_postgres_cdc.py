@@ -13,10 +13,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from connectors.postgres_cdc_world import Offsets, Replica, World, worlds
 from connectors.postgres_server import Server, running
 from holdfast import sources
-from holdfast.connectors import postgres_cdc_snapshot, postgres_cdc_spool
-from holdfast.connectors.postgres_cdc_control import PostgresCdcControl
-from holdfast.connectors.postgres_cdc_positions import parse_lsn
-from holdfast.connectors.postgres_cdc_settings import CdcSettings
+from holdfast.connectors.postgres_cdc import snapshot as postgres_cdc_snapshot
+from holdfast.connectors.postgres_cdc import spool as postgres_cdc_spool
+from holdfast.connectors.postgres_cdc.control import PostgresCdcControl
+from holdfast.connectors.postgres_cdc.positions import parse_lsn
+from holdfast.connectors.postgres_cdc.settings import CdcSettings
 from holdfast.core.sources import SourceContext
 from holdfast.errors import PipelineDefinitionError
 from holdfast.stores.materials import DirectoryMaterials
@@ -122,7 +123,7 @@ def test_the_replica_is_the_table_and_every_range_reads_the_same_again(new: New,
     assert world.read(read[0][0], read[-1][1]) == [row for _, _, rows in read for row in rows if row]
 
 
-def test_lsn_and_seq_order_everything(new: New) -> None:
+def test_position_and_seq_order_everything(new: New) -> None:
     world = new()
     traffic = Traffic(world, 4)
     for _ in range(20):
@@ -131,7 +132,7 @@ def test_lsn_and_seq_order_everything(new: New) -> None:
     for _ in range(50):
         traffic.transaction()
     rows = world.changes(start)
-    places = [(parse_lsn(row["lsn"]), row["seq"]) for row in rows]
+    places = [(row["position"], row["seq"]) for row in rows]
     assert places == sorted(set(places))
     assert {row["op"] for row in rows if row["seq"] < 0} == {"snapshot"}
     assert {row["op"] for row in rows if row["seq"] >= 0} >= {"insert", "update", "delete"}
@@ -154,9 +155,9 @@ def epochs(world: World, start: Offsets, most_rows: int) -> list[int]:
     sizes, seen = [], set()
     while (end := world.next(start, most_rows)) != start:
         rows = world.read(start, end)
-        xids = {row["xid"] for row in rows}
-        assert not xids & seen
-        seen |= xids
+        transactions = {row["transaction"] for row in rows}
+        assert not transactions & seen
+        seen |= transactions
         sizes.append(len(rows))
         start = end
     return sizes
@@ -172,7 +173,7 @@ def test_an_epoch_ends_with_the_transaction_that_fills_it(new: New) -> None:
 
 
 def test_an_epoch_of_large_rows_ends_early(new: New, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.connectors.postgres_cdc_stream._EPOCH_BYTES", 10_000)
+    monkeypatch.setattr("holdfast.connectors.postgres_cdc.stream._EPOCH_BYTES", 10_000)
     world = new()
     start = world.begin()
     for id in range(4):
@@ -300,7 +301,7 @@ def test_the_file_of_an_epoch_is_only_a_short_cut(new: New, monkeypatch: pytest.
 
 def test_a_large_epoch_is_read_in_several_parts(new: New, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: tasks share an epoch, and each can read its part alone. Method: small parts, with and without a file."""
-    monkeypatch.setattr("holdfast.connectors.postgres_cdc_stream._PART_BYTES", 1000)
+    monkeypatch.setattr("holdfast.connectors.postgres_cdc.stream._PART_BYTES", 1000)
     world = new()
     start = world.begin()
     fill(world, *(7 for _ in range(40)))
@@ -430,7 +431,7 @@ def test_snapshot_epochs_are_chunks_that_can_be_read_again(new: New, monkeypatch
     assert four == {"lsn": start["lsn"]}, "what is read after the snapshot has no more to say of it"
     rows = world.read(start, four)
     assert [row["seq"] for row in rows] == list(range(-35, 0))
-    assert {row["lsn"] for row in rows} == {start["lsn"]}
+    assert {parse_lsn(row["position"]) for row in rows} == {parse_lsn(start["lsn"])}
     assert {row["op"] for row in rows} == {"snapshot"}
     assert [row["after"]["id"] for row in rows] == list(range(1, 36))
     assert rows == world.read(start, one) + world.read(one, three) + world.read(three, four)

@@ -15,9 +15,10 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from connectors.postgres_cdc_world import Replica, World, worlds
 from connectors.postgres_server import Server, running
 from holdfast import sources
-from holdfast.connectors import postgres_cdc_snapshot, postgres_cdc_stream
-from holdfast.connectors.postgres_cdc_positions import parse_lsn
-from holdfast.connectors.postgres_cdc_session import patiently
+from holdfast.connectors.postgres_cdc import snapshot as postgres_cdc_snapshot
+from holdfast.connectors.postgres_cdc import stream as postgres_cdc_stream
+from holdfast.connectors.postgres_cdc.positions import parse_lsn
+from holdfast.connectors.postgres_cdc.session import patiently
 from holdfast.errors import SourceError, SourceHistoryLost, SourceUnavailable
 from holdfast.stores.materials import DirectoryMaterials
 

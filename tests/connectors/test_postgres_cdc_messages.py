@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.connectors.postgres_cdc_messages import (
+from holdfast.connectors.postgres_cdc.messages import (
     UNCHANGED,
     Begin,
     Commit,

@@ -9,9 +9,9 @@ import pytest
 
 from connectors.postgres_cdc_world import World, worlds
 from connectors.postgres_server import Server, running
-from holdfast.connectors.postgres_cdc_positions import lsn_text, parse_lsn
-from holdfast.connectors.postgres_cdc_snapshot import copied_values
-from holdfast.connectors.postgres_cdc_values import array_elements
+from holdfast.connectors.postgres_cdc.positions import lsn_text, parse_lsn
+from holdfast.connectors.postgres_cdc.snapshot import copied_values
+from holdfast.connectors.postgres_cdc.values import array_elements
 from holdfast.errors import SourceError
 
 New = Callable[..., World]

@@ -27,9 +27,10 @@ from connectors.postgres_target import (
 )
 from connectors.targets import BY_NAME, OTHER_TIMELINE, SCHEMA, TIMELINE, Target, Writer, ledger, orders
 from holdfast import sinks
-from holdfast.connectors import extras, postgres_session
-from holdfast.connectors import postgres as postgres_module
-from holdfast.connectors.postgres_address import Address
+from holdfast.connectors import extras
+from holdfast.connectors.postgres import session as postgres_session
+from holdfast.connectors.postgres import sink as postgres_module
+from holdfast.connectors.postgres.address import Address
 from holdfast.connectors.sql_ledger import SqlLedger
 from holdfast.core.contracts import CommitOutcome, LedgerState, OnForeign, Owner, SinkContext
 from holdfast.errors import (

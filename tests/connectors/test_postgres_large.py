@@ -23,13 +23,13 @@ from connectors.targets import (
     orders,
     rich_frame,
 )
-from holdfast.connectors import postgres_session
 from holdfast.connectors.arrow_types import plain_schema
-from holdfast.connectors.postgres_address import Address
-from holdfast.connectors.postgres_columns import Wire
-from holdfast.connectors.postgres_copy import PartitionCopy
-from holdfast.connectors.postgres_session import Session
-from holdfast.connectors.postgres_staging import create_parts
+from holdfast.connectors.postgres import session as postgres_session
+from holdfast.connectors.postgres.address import Address
+from holdfast.connectors.postgres.columns import Wire
+from holdfast.connectors.postgres.copying import PartitionCopy
+from holdfast.connectors.postgres.session import Session
+from holdfast.connectors.postgres.staging import create_parts
 from holdfast.core.contracts import CommitOutcome, Token
 from holdfast.errors import RetryableSinkError, SinkError
 

@@ -34,8 +34,8 @@ from connectors.targets import (
     orders,
 )
 from holdfast import sinks
-from holdfast.connectors import postgres_session
 from holdfast.connectors.arrow_types import plain_schema
+from holdfast.connectors.postgres import session as postgres_session
 from holdfast.core.contracts import CommitOutcome, SinkContext
 from holdfast.errors import PipelineDefinitionError, SinkBehind, SinkError
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from connectors.targets import OTHER_TIMELINE, RICH_ROWS, RICH_SCHEMA, TIMELINE
 from holdfast.connectors.arrow_types import plain_schema
-from holdfast.connectors.delta_stats import stats_json
-from holdfast.connectors.delta_writing import AddedFile, pack_files, unpack_files
+from holdfast.connectors.delta.stats import stats_json
+from holdfast.connectors.delta.writing import AddedFile, pack_files, unpack_files
 from holdfast.connectors.extras import LazyModule
 from holdfast.connectors.ledger import LedgerRecord, claim, must_commit
 from holdfast.connectors.parquet_files import parquet_bytes

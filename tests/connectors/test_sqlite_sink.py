@@ -22,7 +22,7 @@ from connectors.targets import (
     rich_frame,
 )
 from holdfast import sinks
-from holdfast.connectors import sqlite as sqlite_module
+from holdfast.connectors.sqlite import sink as sqlite_module
 from holdfast.core.contracts import CommitOutcome, Token
 from holdfast.errors import PipelineDefinitionError, RetryableSinkError, SinkError
 

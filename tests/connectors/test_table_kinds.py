@@ -16,8 +16,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from holdfast import tables
-from holdfast.connectors import table_files
-from holdfast.connectors.table_rows import readable_schema, write_rows
+from holdfast.connectors.tables import files as table_files
+from holdfast.connectors.tables.rows import readable_schema, write_rows
 from holdfast.core.tables import TableSpec, TableVersion
 from holdfast.errors import PipelineDefinitionError, SourceError, SourceHistoryLost, SourceUnavailable
 

@@ -1,5 +1,6 @@
 """Sources beside the epochs: where they begin, what they may let go, and what is told of them."""
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
@@ -83,6 +84,14 @@ def test_a_beginning_is_decided_once_in_a_timeline(tmp_path: Path) -> None:
         found.bind("p", timeline, DirectoryMaterials(str(tmp_path)))
         assert found.locate({}) == {SOURCE: {"from": expected}}
         log.end = 50
+
+
+def test_what_dead_writers_left_is_swept_once_the_store_is_ours(tmp_path: Path) -> None:
+    left = tmp_path / str(TIMELINE) / "sources" / "log" / "chunk.0a1b.tmp"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half")
+    upstream(World(), NumberedLog()).bind("p", TIMELINE, DirectoryMaterials(str(tmp_path)))
+    assert not left.exists()
 
 
 def test_a_source_that_lost_what_comes_next_stops_the_start(tmp_path: Path) -> None:
@@ -175,3 +184,28 @@ def test_a_source_that_does_not_answer_stops_nothing(caplog: pytest.LogCaptureFi
     ask(found)
     assert log.kept_from == 0
     assert [record.message for record in caplog.records] == [f"source {SOURCE}: no answer"], "said once"
+
+
+class SilentLog(NumberedLog):
+    """Does not even refuse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.speak = threading.Event()
+
+    def head(self) -> Offsets:
+        self.speak.wait(30.0)
+        return super().head()
+
+
+def test_a_silent_source_holds_up_no_other() -> None:
+    world, silent, log = World(), SilentLog(), NumberedLog()
+    world.run()
+    heard = threading.Event()
+    log.committed = lambda offsets: heard.set()  # type: ignore[method-assign]
+    found = Upstream({"silent": silent, SOURCE: log}, world.store(), Watcher(), world.clock, every_seconds=3600.0)
+    found.delivered(world.newest())
+    found.start()
+    assert heard.wait(10.0)
+    silent.speak.set()
+    found.close()

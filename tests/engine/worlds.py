@@ -15,9 +15,10 @@ from holdfast.core.names import manifest_name
 from holdfast.engine.checkpoints import CheckpointWriter
 from holdfast.engine.coordinator import Coordinator, PipelineFacts, RecordedEpoch
 from holdfast.engine.delivery import Delivery, DeliverySettings
-from holdfast.engine.events import Event, StepFinished, StepStarted
+from holdfast.engine.events import Event, Observer, Observers, StepFinished, StepStarted
 from holdfast.engine.identity import fingerprint
 from holdfast.engine.startup import Start, StartOptions, Startup
+from holdfast.engine.witness import NO_WITNESS, Witness
 from holdfast.stores.bucket import BucketMedium
 from holdfast.stores.store import DurableCheckpointStore
 from holdfast.testing import (
@@ -257,17 +258,20 @@ class Process:
         identity: Mapping[str, Any] | None = None,
         in_turn: bool = True,
         store: DurableCheckpointStore | None = None,
+        observers: Iterable[Observer] = (),
     ) -> None:
         self.world, self.machine = world, world.machine
         self.life = Life(dies_at, on_point)
+        self.observer = Observers([self.life, *observers])
         self.store = store or world.store()
         names = list(world.targets if sinks is None else sinks)
         self.sinks = {name: RecordingSink(world.targets[name], self.life.check) for name in names}
         self._identity = dict(identity or {})
         self._options, self._settings = options or StartOptions(), settings
         wrap = {"wrap": InTurn()} if in_turn else {}
-        self.delivery = Delivery(self.sinks, settings, self.life, world.clock, **wrap)
+        self.delivery = Delivery(self.sinks, settings, self.observer, world.clock, **wrap)
         self.position, self.seen, self.epoch, self.span = 0, 0, 0, range(0)
+        self.witness: Witness = NO_WITNESS
 
     @property
     def generation(self) -> int:
@@ -303,12 +307,15 @@ class Process:
             self._options,
             self.delivery,
             self._settings,
-            self.life,
+            self.observer,
             self.world.clock,
+            self.witness,
         )
         self.started = start = startup.run(lambda epoch: self.world.range_of(self.machine, epoch))
         self._restore(start)
-        self.writer = CheckpointWriter(self.store, start.owner, start.fence, self.world.clock, inline_threshold=0)
+        self.writer = CheckpointWriter(
+            self.store, start.owner, start.fence, self.world.clock, inline_threshold=0, witness=self.witness
+        )
         self.coordinator = Coordinator(
             self.store,
             self.sinks,
@@ -318,7 +325,7 @@ class Process:
             self.writer,
             self.delivery,
             self._settings,
-            self.life,
+            self.observer,
             self.world.clock,
         )
         return start

@@ -10,7 +10,7 @@ import pytest
 from typer.main import get_command
 
 from holdfast.interfaces.cli import app
-from holdfast.interfaces.cli.exit_codes import MEANINGS
+from holdfast.interfaces.exit_codes import MEANINGS
 from holdfast.interfaces.reports import Standing
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
@@ -43,7 +43,7 @@ def options(command: Any) -> set[str]:
 def test_every_command_of_the_issue_is_there() -> None:
     wanted = (
         "list show verify recover diff prune orphans export import savepoint_create savepoint_release savepoint_list "
-        "run check init approve resolve export-spark history recoveries"
+        "run serve check init approve resolve export-spark history recoveries health sync_push sync_pull sync_status"
     )
     assert set(COMMANDS) == {f"holdfast {name.replace('_', ' ')}" for name in wanted.split()}
 

@@ -16,6 +16,9 @@ from holdfast.engine.fencing import take_over
 from holdfast.errors import ApprovalNeeded, Fenced, ForeignTimeline, NoValidCheckpoint, PipelineError, SinkError
 from holdfast.interfaces.cli import deciding, pipelines
 from holdfast.interfaces.execution import RunOptions
+from holdfast.interfaces.http.addresses import Address
+from holdfast.interfaces.http.security import Security, Tokens
+from holdfast.interfaces.http.settings import HttpSettings
 from holdfast.interfaces.pipeline_file import PipelineFile, read_pipeline_file
 from holdfast.interfaces.pipeline_file.starter import STARTER
 from interfaces.chains import Chain
@@ -108,7 +111,15 @@ def test_init_where_nothing_can_be_written(tmp_path: Path, run: Run) -> None:
 def ran_with(monkeypatch: pytest.MonkeyPatch) -> list[RunOptions]:
     """Return the options of every run; nothing is run."""
     seen: list[RunOptions] = []
-    monkeypatch.setattr(pipelines, "run_pipeline", lambda file, options, watcher: seen.append(options))
+    monkeypatch.setattr(pipelines, "run_pipeline", lambda file, options, watcher, http: seen.append(options))
+    return seen
+
+
+@pytest.fixture
+def served_with(monkeypatch: pytest.MonkeyPatch) -> list[HttpSettings | None]:
+    """Return where every run would listen; nothing is run."""
+    seen: list[HttpSettings | None] = []
+    monkeypatch.setattr(pipelines, "run_pipeline", lambda file, options, watcher, http: seen.append(http))
     return seen
 
 
@@ -117,7 +128,7 @@ def ends_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
     """Return a function that lets every run end with an error."""
 
     def choose(error: Exception) -> None:
-        def fail(file: PipelineFile, options: RunOptions, watcher: Any) -> None:
+        def fail(file: PipelineFile, options: RunOptions, watcher: Any, http: Any) -> None:
             raise error
 
         monkeypatch.setattr(pipelines, "run_pipeline", fail)
@@ -134,6 +145,49 @@ def test_run_passes_on_what_a_person_said(file: Path, run: Run, ran_with: list[R
         RunOptions(once=True, from_id=3, sinks="adopt", on_change="allow"),
         RunOptions(from_id=5),
     ]
+
+
+def test_run_serves_its_api_where_the_file_or_the_command_line_says(
+    file: Path, run: Run, served_with: list[HttpSettings | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOLDFAST_HTTP_TOKEN", "HOLDFAST_HTTP_READ_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    (file.parent / "token").write_text("t" * 32)
+    section = "http: {address: '127.0.0.1:9000', token_file: ./token, allowed_hosts: [etl.internal]}\n"
+    assert run("run", file).code == 0
+    assert run("run", file, "--no-http").code == 0
+    file.write_text(BASE + section)
+    assert run("run", file).code == 0
+    assert run("run", file, "--http", ":0").code == 0
+    file.write_text(BASE + "http: {enabled: false}\n")
+    assert run("run", file).code == 0
+    secured = Security(Tokens("t" * 32), frozenset({"etl.internal"}))
+    assert served_with == [
+        HttpSettings(),
+        None,
+        HttpSettings(Address("127.0.0.1", 9000), secured),
+        HttpSettings(Address("127.0.0.1", 0), secured),
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("section", "problem"),
+    [
+        ("{address: nowhere:1:2}", "'nowhere:1:2' is no address to listen on: give HOST:PORT"),
+        ("{allowed_hosts: ['a b']}", "'a b' is no host name"),
+        ("{enabled: perhaps}", "expected true or false"),
+        ("{port: 80}", "http.port: unknown key"),
+    ],
+)
+def test_what_is_wrong_in_the_http_section_is_named_with_its_place(
+    file: Path, run: Run, section: str, problem: str
+) -> None:
+    file.write_text(f"{BASE}http: {section}\n")
+    ran = run("check", file)
+    assert ran.code == 2
+    assert problem in ran.err
+    assert f"{file}:" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from connectors.targets import RICH_ROWS, RICH_SCHEMA, SCHEMA, ArrowRows, Row, orders
 from holdfast import SinkCommitStatus
-from holdfast.connectors.sqlite import SqliteSink
+from holdfast.connectors.sqlite.sink import SqliteSink
 from holdfast.core.contracts import EpochRef, LedgerState, Owner, Sink, SinkContext, Token
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.engine.fencing import take_over

@@ -9,15 +9,20 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from holdfast.engine.events import StepStarted
+from holdfast import open_store
+from holdfast.engine.events import Event, StepStarted
+from holdfast.engine.requests import CheckpointRequests
 from holdfast.errors import MissingExtra, PipelineDefinitionError, PipelineError, SinkError
 from holdfast.interfaces import late
 from holdfast.interfaces.cli.watching import Watcher
 from holdfast.interfaces.execution import running, session
 from holdfast.interfaces.execution.failures import Whereabouts, explained
 from holdfast.interfaces.execution.running import RunOptions, run_pipeline
+from holdfast.interfaces.http.addresses import Address
+from holdfast.interfaces.http.settings import HttpListening, HttpSettings
 from holdfast.interfaces.pipeline_file import PipelineFile, read_pipeline_file
 from interfaces.test_pipeline_file import BASE
 
@@ -104,6 +109,7 @@ class Endless:
     def __init__(self, on_start: Any = lambda: None, error: BaseException | None = None) -> None:
         self._end, self._on_start, self._error = threading.Event(), on_start, error
         self.stopped_by: str | None = None
+        self.store, self.sync = open_store("memory://"), None
 
     def start(self, **options: Any) -> "Endless":
         self.options = options
@@ -162,8 +168,39 @@ def test_the_first_signal_lets_the_pipeline_finish(file: PipelineFile, fake: Any
 def test_what_a_person_said_reaches_the_start(file: PipelineFile, fake: Any) -> None:
     pipeline = fake(Endless(on_start=lambda: os.kill(os.getpid(), signal.SIGTERM)))
     run_pipeline(file, RunOptions(once=True, from_id=3, sinks="adopt"), Watcher())
-    assert len(pipeline.options.pop("observers")) == 2
-    assert pipeline.options == {"once": True, "fresh": False, "from_id": 3, "sinks": "adopt"}
+    assert len(pipeline.options.pop("observers")) == 3
+    assert isinstance(pipeline.options.pop("requests"), CheckpointRequests)
+    assert pipeline.options == {"once": True, "fresh": False, "from_id": 3, "sinks": "adopt", "paused": False}
+
+
+def test_a_run_answers_over_http_and_stops_when_it_is_told_to(file: PipelineFile, fake: Any) -> None:
+    pipeline, told = fake(Endless()), Told()
+    settings = HttpSettings(Address("127.0.0.1", 0))
+
+    def stop() -> None:
+        assert told.ready.wait(30)
+        assert httpx.post(f"{told.url}/v0/pipelines/orders/stop", trust_env=False).status_code == 202
+
+    asking = threading.Thread(target=stop)
+    asking.start()
+    run_pipeline(file, RunOptions(), told, settings)
+    asking.join()
+    assert pipeline.stopped_by == threading.main_thread().name
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{told.url}/healthz", trust_env=False)
+
+
+class Told(Watcher):
+    """Hears where the API is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.url, self.ready = "", threading.Event()
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, HttpListening):
+            self.url = event.url
+            self.ready.set()
 
 
 def test_what_ends_a_run_is_raised(file: PipelineFile, fake: Any) -> None:

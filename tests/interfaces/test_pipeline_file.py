@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.connectors.console import ConsoleSink, MemorySink
-from holdfast.connectors.delta import DeltaSink
+from holdfast.connectors.delta.sink import DeltaSink
 from holdfast.connectors.files import FilesSink
 from holdfast.connectors.foreach import ForeachBatchSink
-from holdfast.connectors.kafka_sink import KafkaSink
-from holdfast.connectors.postgres import PostgresSink
-from holdfast.connectors.sqlite import SqliteSink
+from holdfast.connectors.kafka.sink import KafkaSink
+from holdfast.connectors.postgres.sink import PostgresSink
+from holdfast.connectors.sqlite.sink import SqliteSink
 from holdfast.engine.delivery import DeliverySettings
 from holdfast.errors import MissingExtra, PipelineDefinitionError
 from holdfast.interfaces.pipeline_file import PipelineFile, read_pipeline_file
@@ -328,7 +328,7 @@ def test_every_setting_reaches_the_pipeline(tmp_path: Path) -> None:
     on_change: allow
     trigger: 1 minute 30 seconds
     work_dir: ./work
-    checkpoint: {retain: 3, state_partitions: 4, inline_threshold: 0, state: memory}
+    checkpoint: {retain: 3, state_partitions: 4, inline_threshold: 0, state: memory, verify_interval: 10 minutes}
     delivery: {prepare_seconds: 30, commit_seconds: 1.5, attempts: 2}
     spark:
       master: local[2]
@@ -346,6 +346,7 @@ def test_every_setting_reaches_the_pipeline(tmp_path: Path) -> None:
         "state_partitions": 4,
         "inline_threshold": 0,
         "state": "memory",
+        "verify_interval": "10 minutes",
         "delivery": DeliverySettings(prepare_seconds=30, commit_seconds=1.5, attempts=2),
     }
     assert file.session.master == "local[2]"
@@ -355,6 +356,12 @@ def test_every_setting_reaches_the_pipeline(tmp_path: Path) -> None:
         "spark.x": "7",
         "spark.jars.packages": "a:b:1,c:d:2",
     }
+
+
+def test_verification_in_the_background_can_be_switched_off(tmp_path: Path) -> None:
+    file = read(tmp_path, "checkpoint: {verify_interval: never}\n" + BASE)
+    assert file.settings == {"verify_interval": None}
+    assert "such as '10 seconds', or never" in refusal(tmp_path, "checkpoint: {verify_interval: seldom}\n" + BASE)
 
 
 def test_empty_sections_say_nothing(tmp_path: Path) -> None:

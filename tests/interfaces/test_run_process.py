@@ -61,8 +61,8 @@ class Started:
         return self._process.returncode, errors
 
     def kill(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
+        self._process.kill()
+        if self._process.stdout is not None and not self._process.stdout.closed:
             self._process.communicate()
 
 
@@ -135,7 +135,7 @@ def test_a_second_process_takes_over_and_a_signal_lets_it_finish(
     assert winner.ended() == (0, "")
     events = [json.loads(line) for line in winner.lines]
     assert [event["epoch"] for event in events if event["event"] == "EpochCommitted"] == [2]
-    assert events[-1] == {"event": "Stopped", "epoch": 2, "error": None}
+    assert events[-1] == {"event": "Stopped", "epoch": 2, "error": None, "kind": None}
     assert rows(folder, "SELECT id FROM seen ORDER BY id") == [(1,), (2,), (3,)]
     files = folder.glob("copy/holdfast_epoch=*/[!._]*.json")
     copied = [json.loads(line)["id"] for file in files for line in file.read_text().splitlines()]

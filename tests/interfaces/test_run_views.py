@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from holdfast.engine.events import (
+    CheckpointVerified,
     EpochCommitted,
     EpochReplayed,
     Recovered,
@@ -16,6 +17,7 @@ from holdfast.engine.events import (
     StepFinished,
     StepStarted,
     Stopped,
+    SyncFailed,
 )
 from holdfast.interfaces.cli.event_lines import lines_of
 from holdfast.interfaces.cli.live import LiveWatcher, render
@@ -86,6 +88,13 @@ def test_a_fresh_start_is_one_line() -> None:
         ),
         (EpochReplayed(7), ["epoch 7 was computed again to rebuild state; sinks that had it kept theirs"]),
         (Stopped(7, None), ["stopped after epoch 7"]),
+        (CheckpointVerified(9, 7, 0, (), 100, 0.1), []),
+        (
+            CheckpointVerified(9, 7, 0, ("agg/0/3: digest mismatch",), 100, 0.1),
+            ["checkpoint 9 is damaged: agg/0/3: digest mismatch"],
+        ),
+        (SyncFailed("push", "503", 2.0), ["push failed (503), trying again in 2.0 s"]),
+        (SyncFailed("activate", "403"), ["activate failed (403), not tried again by itself"]),
         (Stopped(7, "it broke"), []),
         (StepStarted(7, "seal"), []),
     ],

@@ -24,7 +24,7 @@ def die() -> None:
 def quick_start(scratch: Path) -> dict[str, str]:
     """Return settings for a JVM that lives shortly, with its scratch files where they go with the test."""
     scratch.mkdir(parents=True, exist_ok=True)
-    java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={scratch}"
+    java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={scratch}"  # Also for runs without pytest.
     return {"spark.driver.extraJavaOptions": java, "spark.local.dir": str(scratch)}
 
 

@@ -134,7 +134,7 @@ def test_what_workers_and_planner_find_is_told_as_it_is(lake: Lake, monkeypatch:
     lake.append(1)
     lake.run()
     lake.append(1)
-    monkeypatch.setattr("holdfast.connectors.delta_source.DeltaControl.check", lambda self, offsets: None)
+    monkeypatch.setattr("holdfast.connectors.delta.source.DeltaControl.check", lambda self, offsets: None)
     for file in lake.base.glob("table/part=*/*.parquet"):
         file.unlink()
     with pytest.raises(SourceHistoryLost, match=r"version 1 of the Delta table at .* needs .*, which was vacuumed"):

@@ -59,7 +59,7 @@ def _damage(lab: Lab, what: str) -> None:
         shutil.rmtree(lab.base / "work")
 
 
-@pytest.mark.parametrize("kind", ["windows", "fan_out"])
+@pytest.mark.parametrize("kind", ["windows", pytest.param("fan_out", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "what",
     ["manifest", "state", "progress", "manifest progress work", "manifest work", "state work", "progress work"],
@@ -320,6 +320,6 @@ def test_an_epoch_is_sealed_before_any_sink_shows_it(lab: Labs) -> None:
                 order.append("committed")
 
     here.pipeline().run(once=True, observers=[Watch()])
-    assert order.index("prepare") < order.index("capture") < order.index("seal")
+    assert all(order.index(step) < order.index("seal") for step in order if step.startswith(("prepare", "capture")))
     assert all(order.index("seal") < order.index(step) for step in order if step.startswith("commit:"))
-    assert order[-2:] == ["record", "committed"]
+    assert {"record", "committed"} <= set(order[order.index("commit") :])

@@ -255,7 +255,10 @@ def _vacuum(path: Path) -> None:
     DeltaTable(str(path)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
 
 
-@pytest.fixture(params=[Csv, Json, Parquet, Delta, CopiedDelta, Sqlite, Postgres, Mysql])
+LONG = [pytest.param(kind, marks=pytest.mark.long) for kind in (Json, Parquet, CopiedDelta, Sqlite)]
+
+
+@pytest.fixture(params=[Csv, Delta, Postgres, Mysql, *LONG])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Table]:
     with contextlib.ExitStack() as stack:
         if request.param is Postgres:
@@ -284,7 +287,10 @@ def test_the_replay_of_an_epoch_joins_its_version_and_the_next_epoch_the_new_one
     assert {count for _, count in shop.by_epoch().values()} == {ROWS_PER_FILE}
 
 
-@pytest.mark.parametrize("what", ["manifest", "state", "progress", "progress state"])
+@pytest.mark.parametrize(
+    "what",
+    ["manifest", "progress state", *(pytest.param(one, marks=pytest.mark.long) for one in ("state", "progress"))],
+)
 def test_a_damaged_checkpoint_is_replayed_with_its_own_version_and_not_with_its_neighbours(
     what: str, shop: Shop
 ) -> None:

@@ -45,7 +45,7 @@ class Watch:
 
 def wait_for_epochs(handle: Any, wanted: int) -> None:
     while handle.status()["epoch"] < wanted:
-        handle._runner._query.processAllAvailable()
+        handle._runner._query.streaming.processAllAvailable()
 
 
 def test_a_started_pipeline_can_be_watched_paused_checkpointed_and_stopped(

@@ -175,18 +175,18 @@ class Unsteady(MemoryObjects):
         super().__init__()
         self.lose: Callable[[str, str], str] = lambda request, key: ""
 
-    def _maybe(self, request: str, key: str, run: Callable[[], None]) -> None:
+    def _maybe(self, request: str, key: str, run: Callable[[], Any]) -> Any:
         outcome = self.lose(request, key)
-        if outcome != "not applied":
-            run()
+        done = None if outcome == "not applied" else run()
         if outcome:
             raise TransientStoreError("no answer")
+        return done
 
     def create(self, key: str, data: bytes) -> None:
         self._maybe("create", key, lambda: super(Unsteady, self).create(key, data))
 
-    def replace(self, key: str, data: bytes, version: str) -> None:
-        self._maybe("replace", key, lambda: super(Unsteady, self).replace(key, data, version))
+    def replace(self, key: str, data: bytes, version: str) -> str:
+        return str(self._maybe("replace", key, lambda: super(Unsteady, self).replace(key, data, version)))
 
 
 @pytest.fixture
@@ -257,6 +257,41 @@ def test_a_lost_answer_to_the_pointer_does_not_fail_the_save(unsteady: Unsteady,
     assert store.load_latest() == store.load_by_id(1)
 
 
+@pytest.mark.parametrize("outcome", ["applied", "not applied"])
+def test_a_pointer_that_moved_or_not_is_read_again(unsteady: Unsteady, outcome: str) -> None:
+    store = DurableCheckpointStore(BucketMedium(unsteady, ""), retain=None)
+    for id in (1, 2):
+        seal(store, id)
+    unsteady.lose = losing(outcome, "replace", "latest.json")
+    for id in (3, 4):
+        seal(store, id)
+    assert store.load_latest() == store.load_by_id(4)
+
+
+def test_a_pointer_that_another_writer_moved_is_seen(unsteady: Unsteady) -> None:
+    ours = DurableCheckpointStore(BucketMedium(unsteady, ""), retain=None)
+    theirs = DurableCheckpointStore(BucketMedium(unsteady, ""), retain=None)
+    for id in (1, 2):
+        seal(ours, id)
+    theirs.save(manifest(9))
+    seal(ours, 3)
+    assert ours.load_latest() == ours.load_by_id(9)
+
+
+def test_sealing_one_after_the_other_takes_three_requests_each() -> None:
+    recorder = Recorder("")
+    store = DurableCheckpointStore(BucketMedium(InterceptedObjects(MemoryObjects(), recorder), ""), retain=None)
+    for id in (1, 2):
+        seal(store, id)
+    before = len(recorder.calls)
+    seal(store, 3)
+    assert recorder.calls[before:] == [
+        "create checkpoints/state-000003.bin",
+        "create manifests/manifest-000003.json",
+        "replace manifests/latest.json",
+    ]
+
+
 def test_an_update_whose_answer_was_lost_can_be_repeated(unsteady: Unsteady) -> None:
     store = DurableCheckpointStore(BucketMedium(unsteady, ""), retain=None)
     seal(store, 1)
@@ -282,11 +317,10 @@ class Careless(MemoryObjects):
         else:
             super().create(key, data)
 
-    def replace(self, key: str, data: bytes, version: str) -> None:
+    def replace(self, key: str, data: bytes, version: str) -> str:
         if "replace" in self._ignores:
-            self.overwrite(key, data)
-        else:
-            super().replace(key, data, version)
+            return self.overwrite(key, data)
+        return super().replace(key, data, version)
 
 
 @pytest.mark.parametrize("ignores", ["create", "replace", "create and replace"])

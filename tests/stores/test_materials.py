@@ -39,6 +39,17 @@ def test_what_was_put_can_be_read_listed_and_removed(materials: Materials) -> No
     assert materials.names() == ["a.json"]
 
 
+def test_what_a_dead_writer_left_is_swept(tmp_path: Path) -> None:
+    materials = open_materials(str(tmp_path))
+    materials.put("timeline/whole", b"x")
+    left = tmp_path / "timeline" / "sources" / "half.0a1b.tmp"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half")
+    materials.sweep()
+    assert materials.names() == ["timeline/whole"]
+    assert not left.exists()
+
+
 def test_a_part_has_names_of_its_own(materials: Materials) -> None:
     part = materials.below("timeline/sources/orders")
     part.put("chunk", b"x")

@@ -45,7 +45,7 @@ class Topic:
         broker.create_topic(self._topic, 2)
 
     def settings(self, reader: str) -> dict[str, Any]:
-        return {"bootstrap_servers": self._broker.bootstrap, "topics": self._topic, "max_records": 20}
+        return {"bootstrap_servers": self._broker.bootstrap, "topics": self._topic, "max_records": 200}
 
     def change(self, generator: random.Random, steps: int) -> None:
         numbers = range(self._next, self._next + steps)
@@ -70,7 +70,7 @@ class Versions:
 
     def change(self, generator: random.Random, steps: int) -> None:
         while steps > 0:
-            count = min(steps, generator.randint(1, 12))
+            count = min(steps, generator.randint(1, 120))
             table = pa.table({"n": pa.array(range(self._next, self._next + count), pa.int64())})
             write_deltalake(self._path, table, mode="append")
             self._next, steps = self._next + count, steps - count
@@ -147,7 +147,7 @@ class PostgresTable(ChangingTable):
         super().__init__()
 
     def settings(self, reader: str) -> dict[str, Any]:
-        return {"url": self._url, "table": "accounts", "slot": f"slot_{reader}", "max_rows": 20}
+        return {"url": self._url, "table": "accounts", "slot": f"slot_{reader}", "max_rows": 200}
 
     def execute(self, statements: list[str]) -> None:
         with psycopg.connect(self._url) as connection:
@@ -169,7 +169,7 @@ class MariaTable(ChangingTable):
         super().__init__()
 
     def settings(self, reader: str) -> dict[str, Any]:
-        return {"url": self._server.url, "table": "accounts", "max_rows": 20}
+        return {"url": self._server.url, "table": "accounts", "max_rows": 200}
 
     def execute(self, statements: list[str]) -> None:
         self._server.run("START TRANSACTION", *statements, "COMMIT")

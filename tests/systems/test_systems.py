@@ -15,7 +15,7 @@ from systems.chains import SINKS, Chain, Servers, compare, flip_a_byte, servers
 from systems.feeds import Feed
 
 SEED = 5
-MOMENTS = ("1:after:prepare", "sidecar", "2:after:seal", "2:after:commit:topic", "4:before:record")
+MOMENTS = ("1:after:prepare", "sidecar", "2:after:seal", "2:after:commit:topic")
 DAMAGE_BEFORE = "2:after:commit:topic"
 SOURCES = ("kafka", "postgres", "mysql", "delta")
 
@@ -33,7 +33,7 @@ def killed_again_and_again(base: Path, feeds: Sequence[Feed], real: Servers, kil
     undisturbed.run()
     for number, moment in enumerate(kills):
         for feed in feeds if number > 0 else ():  # The first process sees what the undisturbed one saw, and no more.
-            feed.change(generator, 60)
+            feed.change(generator, 600)
         if moment == DAMAGE_BEFORE:
             flip_a_byte(chain.newest_checkpoint() / "manifest.json", generator)
         chain.run(moment)
@@ -70,7 +70,7 @@ def test_a_server_that_dies_in_the_middle(tmp_path: Path, server: str) -> None:
         for each in (undisturbed, chain):
             each.run()
         for feed in feeds:
-            feed.change(generator, 300)
+            feed.change(generator, 1200)
         with chain.started() as process:
             assert process.stdout is not None
             assert process.stderr is not None

@@ -29,9 +29,7 @@ VIEWS = {
     "kafka": """
     SELECT 'kafka' AS origin, CONCAT(partition, '-', offset) AS place, CAST(value AS STRING) AS row FROM kafka_in""",
     "delta": "SELECT 'delta' AS origin, CAST(n AS STRING) AS place, TO_JSON(STRUCT(n)) AS row FROM delta_in",
-    "postgres": CHANGES.format(name="postgres").replace(
-        "position", "CONCAT(LPAD(SPLIT_PART(lsn, '/', 1), 8, '0'), LPAD(SPLIT_PART(lsn, '/', 2), 8, '0'))"
-    ),
+    "postgres": CHANGES.format(name="postgres"),
     "mysql": CHANGES.format(name="mysql"),
 }
 

@@ -1,4 +1,4 @@
-"""One module per system that rows come from or go to; each names the guarantee it gives.
+"""One module or package per system that rows come from or go to; each names the guarantee it gives.
 
 Connectors do not import each other. What several of them need has modules of its own: `ledger` (who may claim a
 target, which token fits), `staging` (names of staged rows), `durable` (files that survive a power loss),

@@ -30,7 +30,7 @@ class _Forgetful:
     """A ledger in memory. A new process takes the engine's word for where it stands."""
 
     guarantee = Guarantee(
-        exactly_once=False, how="nothing survives the process: an epoch may be missing or come twice"
+        exactly_once=False, how="nothing survives the process: an epoch may be missing or come twice", fences=False
     )
 
     def __init__(self) -> None:

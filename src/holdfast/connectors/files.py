@@ -15,13 +15,13 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 from uuid import UUID
 
 from holdfast.clock import new_token
-from holdfast.connectors import durable
+from holdfast.connectors import disk_trouble
 from holdfast.connectors.arrow_types import plain_schema
 from holdfast.connectors.extras import pa
 from holdfast.connectors.ledger import REWINDS, LedgerRecord, claim, fenced, must_commit
@@ -42,7 +42,8 @@ from holdfast.core.contracts import (
     SinkContext,
     Token,
 )
-from holdfast.errors import PipelineDefinitionError, RetryableSinkError, SinkError
+from holdfast.errors import PipelineDefinitionError, SinkError
+from holdfast.stores import durable
 
 _EPOCH_FOLDER = re.compile(r"holdfast_epoch=(\d+)")
 _RECORD = "_holdfast_commit"
@@ -86,7 +87,7 @@ class FilesSink:
     def open(self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0) -> LedgerState:
         """Create the folder when missing and write owner and generation into its ledger."""
         self._owner = owner
-        with self._answering("claiming the folder"), self._folder.locked(create=True):
+        with disk_trouble.may_pass("claiming the folder"), self._folder.locked(create=True):
             others = self._folder.other_owner(owner.timeline)
             decided = claim(self._folder.read(), others, owner, on_foreign, adopt_epoch)
             record, floor = decided.record, self._folder.floor()
@@ -108,7 +109,7 @@ class FilesSink:
         """Write the rows into a folder that readers ignore, flushed."""
         staged = StagedName.of(self._name, ref)
         folder = self._folder.staged(staged)
-        with self._answering("writing files"):
+        with disk_trouble.may_pass("writing files"):
             if rows.small:
                 write_rows(self._format, rows.arrow(), self._schema, folder)
             else:
@@ -125,7 +126,7 @@ class FilesSink:
     def commit(self, token: Token) -> CommitOutcome:
         """Rename the staged folder, if the ledger is ours and stands where the token says."""
         staged = StagedName.of_token(self._name, self._owner.timeline, token)
-        with self._answering("committing"), self._folder.locked():
+        with disk_trouble.may_pass("committing"), self._folder.locked():
             record = self._folder.read(before=token)
             if not must_commit(record, self._owner, token):
                 return CommitOutcome.ALREADY_DONE
@@ -151,7 +152,7 @@ class FilesSink:
     def abort(self, ref: EpochRef) -> None:
         """Remove staged folders of lower attempts; a committed epoch is not among them any more."""
         ours = StagedName.of(self._name, ref)
-        with self._answering("removing dead attempts"):
+        with disk_trouble.may_pass("removing dead attempts"):
             for staged in self._folder.all_staged():
                 if staged.precedes(ours):
                     durable.remove(self._folder.staged(staged))
@@ -159,7 +160,7 @@ class FilesSink:
     def staged(self, token: Token) -> Any:
         """Read a staged folder, verified."""
         folder = self._folder.staged(token.payload[STAGED])
-        with self._answering("reading staged rows"), reading_back(folder):
+        with disk_trouble.may_pass("reading staged rows"), reading_back(folder):
             files = self._check_staged(folder, token, deeply=True)
             return pa.concat_tables(
                 self._format.read(os.path.join(folder, file.path), self._schema) for file in files
@@ -167,13 +168,13 @@ class FilesSink:
 
     def ledger(self) -> LedgerState | None:
         """Read owner and epoch from the folder. Takes no lock, so that it answers while a commit hangs."""
-        with self._answering("reading the ledger"):
+        with disk_trouble.may_pass("reading the ledger"):
             record = self._folder.read()
         return None if record is None else record.state()
 
     def rewind(self, to_epoch: int) -> RewindOutcome:
         """Remove the folders of later epochs, newest first, so that readers only ever see a whole earlier state."""
-        with self._answering("rewinding"), self._folder.locked():
+        with disk_trouble.may_pass("rewinding"), self._folder.locked():
             record = self._folder.read()
             if record is None or (record.timeline, record.generation) != (
                 self._owner.timeline,
@@ -188,13 +189,6 @@ class FilesSink:
 
     def close(self) -> None:
         """Nothing is held."""
-
-    @contextlib.contextmanager
-    def _answering(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise RetryableSinkError(f"{what}: {error}") from error
 
 
 class EpochFolders:

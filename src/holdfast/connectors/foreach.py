@@ -5,14 +5,13 @@ runs, it is called again with the same rows and the same key. With `last_committ
 which epoch it has, so an epoch that arrived is not handed over again.
 """
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from holdfast.connectors import durable
+from holdfast.connectors import disk_trouble
 from holdfast.connectors.arrow_types import plain_schema
 from holdfast.connectors.extras import pa, spark_sql
 from holdfast.connectors.ledger import REWINDS, LedgerRecord, claim, fenced, must_commit
@@ -25,6 +24,7 @@ from holdfast.connectors.parquet_files import (
     row_count,
     stage_parquet,
 )
+from holdfast.connectors.spool import Spool
 from holdfast.connectors.spool_ledger import SpoolLedger
 from holdfast.connectors.staging import STAGED, StagedName, reading_back
 from holdfast.core.contracts import (
@@ -40,13 +40,19 @@ from holdfast.core.contracts import (
     SinkContext,
     Token,
 )
-from holdfast.errors import PipelineDefinitionError, RetryableSinkError, SinkError
+from holdfast.errors import PipelineDefinitionError, SinkError
 
 _AT_LEAST_ONCE = Guarantee(
-    exactly_once=False, how="your function is called again with the same rows and key after a crash"
+    exactly_once=False,
+    how="your function is called again with the same rows and key after a crash",
+    fences=False,
+    spools=True,
 )
 _EXACTLY_ONCE = Guarantee(
-    exactly_once=True, how="your target says which epoch it has; your function must write rows and key in one act"
+    exactly_once=True,
+    how="your target says which epoch it has; your function must write rows and key in one act",
+    fences=False,
+    spools=True,
 )
 
 
@@ -84,14 +90,14 @@ class ForeachBatchSink:
 
     def bind(self, context: SinkContext) -> None:
         """Take the context."""
-        self._name, self._spool = context.name, os.path.abspath(context.spool)
+        self._name, self._spool = context.name, Spool(context.spool, context.name)
         self._schema = plain_schema(context.schema)
-        self._ledger = SpoolLedger(self._spool)
+        self._ledger = SpoolLedger(self._spool.place)
 
     def open(self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0) -> LedgerState:
         """Claim the ledger on this machine. It cannot remove what the function wrote for another timeline."""
         self._owner = owner
-        with self._answering("claiming the spool"), self._ledger.locked():
+        with disk_trouble.may_pass("claiming the spool"), self._ledger.locked():
             decided = claim(self._ledger.read(), None, owner, on_foreign, adopt_epoch)
             record = decided.record
             if decided.takes_over is not None:
@@ -102,15 +108,15 @@ class ForeachBatchSink:
                 record = replace(record, base=record.epoch)
             self._ledger.write(record)
             self._rewinds = record.rewinds
-            self._sweep(record)
+            self._spool.remove_passed(record)
             return self._asked(record).state()
 
     def prepare(self, rows: Rows, ref: EpochRef) -> Prepared:
         """Spool the rows, flushed."""
         staged = StagedName.of(self._name, ref)
-        with self._answering("spooling rows"):
-            durable.make_directories(self._spool)
-            files = stage_parquet(rows, self._folder(staged), self._schema)
+        with disk_trouble.may_pass("spooling rows"):
+            self._spool.make()
+            files = stage_parquet(rows, self._spool.folder(staged), self._schema)
         self._prepared.add(staged)
         payload = {STAGED: str(staged), "files": [asdict(file) for file in files]}
         return Prepared(rows.count, {REWINDS: self._rewinds, **payload})
@@ -118,7 +124,7 @@ class ForeachBatchSink:
     def commit(self, token: Token) -> CommitOutcome:
         """Hand the rows over, unless the target has them; then remember it here."""
         staged = StagedName.of_token(self._name, self._owner.timeline, token)
-        with self._answering("handing rows over"), self._ledger.locked():
+        with disk_trouble.may_pass("handing rows over"), self._ledger.locked():
             found = self._ledger.read()
             record = None if found is None else self._asked(found)
             outcome = CommitOutcome.ALREADY_DONE
@@ -127,12 +133,12 @@ class ForeachBatchSink:
                 outcome = CommitOutcome.DONE
             assert found is not None
             self._ledger.write(found.after(token))
-            durable.remove(self._folder(staged))
+            self._spool.remove(staged)
         self._prepared.discard(staged)
         return outcome
 
     def _hand_over(self, staged: StagedName, token: Token) -> None:
-        folder = self._folder(staged)
+        folder = self._spool.folder(staged)
         files = [StagedFile(**file) for file in token.payload["files"]]
         check_staged(folder, files, deeply=staged not in self._prepared)
         paths = [os.path.join(folder, file.path) for file in files]
@@ -161,16 +167,13 @@ class ForeachBatchSink:
 
     def abort(self, ref: EpochRef) -> None:
         """Remove spooled rows of lower attempts at the epoch."""
-        ours = StagedName.of(self._name, ref)
-        for staged in self._all_staged():
-            if staged.precedes(ours):
-                durable.remove(self._folder(staged))
+        self._spool.remove_lower(ref)
 
     def staged(self, token: Token) -> Any:
         """Read spooled rows, verified."""
-        folder = os.path.join(self._spool, token.payload[STAGED])
+        folder = self._spool.folder(token.payload[STAGED])
         files = [StagedFile(**file) for file in token.payload["files"]]
-        with self._answering("reading spooled rows"), reading_back(folder):
+        with disk_trouble.may_pass("reading spooled rows"), reading_back(folder):
             check_staged(folder, files, deeply=True)
             rows = pa.concat_tables(read_parquet(os.path.join(folder, f.path), self._schema) for f in files)
         expect_rows(rows.num_rows, token.rows)
@@ -183,7 +186,7 @@ class ForeachBatchSink:
 
     def rewind(self, to_epoch: int) -> RewindOutcome:
         """Refuse to go back: what the function did cannot be undone from here."""
-        with self._answering("rewinding"), self._ledger.locked():
+        with disk_trouble.may_pass("rewinding"), self._ledger.locked():
             found = self._ledger.read()
             record = None if found is None else self._asked(found)
             if record is None or (record.timeline, record.generation) != (
@@ -200,25 +203,3 @@ class ForeachBatchSink:
 
     def close(self) -> None:
         """Nothing is held."""
-
-    def _folder(self, staged: StagedName) -> str:
-        return os.path.join(self._spool, str(staged))
-
-    def _all_staged(self) -> list[StagedName]:
-        parsed = (StagedName.parse(name) for name in durable.names_in(self._spool))
-        return [staged for staged in parsed if staged is not None]
-
-    def _sweep(self, record: LedgerRecord) -> None:
-        """Remove what is spooled for epochs that our own ledger has passed."""
-        mine = StagedName.of(self._name, EpochRef(record.timeline, 0, 0, 0))
-        for staged in self._all_staged():
-            if not staged.is_same_sink(mine) or staged.epoch <= record.epoch:
-                durable.remove(self._folder(staged))
-
-    @contextlib.contextmanager
-    def _answering(self, what: str) -> Iterator[None]:
-        """Turn trouble with the spool's disk into an error that may pass."""
-        try:
-            yield
-        except OSError as error:
-            raise RetryableSinkError(f"{what}: {error}") from error

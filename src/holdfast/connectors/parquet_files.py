@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.connectors import durable
 from holdfast.connectors.arrow_types import as_plain
 from holdfast.connectors.extras import arrow_dataset, pa, pq
 from holdfast.core.contracts import Rows
 from holdfast.errors import SinkError
+from holdfast.stores import durable
 
 _TIMESTAMP_TYPE = "spark.sql.parquet.outputTimestampType"
 

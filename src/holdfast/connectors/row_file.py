@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.clock import new_token
-from holdfast.connectors import durable
 from holdfast.connectors.arrow_types import as_plain, plain_schema
 from holdfast.connectors.extras import arrow_ipc, pa
 from holdfast.connectors.parquet_files import sha256_of
 from holdfast.connectors.row_formats import FORMATS, RowFormat
 from holdfast.errors import InvalidRequest
+from holdfast.stores import durable
 
 _ENDINGS: Mapping[str, RowFormat] = {
     ".parquet": FORMATS["parquet"],

@@ -17,11 +17,11 @@ import os
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from holdfast.connectors import durable
 from holdfast.connectors.arrow_types import as_plain, is_nested
 from holdfast.connectors.extras import arrow_csv, pa, pc, pq
 from holdfast.connectors.parquet_files import parquet_bytes, read_parquet, spark_write, write_with_spark
 from holdfast.connectors.text_values import json_lines
+from holdfast.stores import durable
 
 _TIMES = {
     "timeZone": "UTC",

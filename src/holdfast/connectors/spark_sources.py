@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.connectors.kafka_offsets import form_of
+from holdfast.connectors.kafka.offsets import form_of
 from holdfast.core.sources import OffsetReader, SourceSpec
 from holdfast.errors import PipelineDefinitionError
 

@@ -4,10 +4,10 @@ import contextlib
 import json
 import os
 
-from holdfast.connectors import durable
 from holdfast.connectors.ledger import LedgerRecord
 from holdfast.core.canonical_json import pretty
 from holdfast.errors import SinkError
+from holdfast.stores import durable
 
 
 class SpoolLedger:

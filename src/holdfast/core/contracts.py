@@ -20,6 +20,10 @@ class Guarantee:
 
     exactly_once: bool
     how: str
+    fences: bool = True
+    """Whether the target itself refuses a writer of an older generation, on whatever machine that runs."""
+    spools: bool = False
+    """Whether staged rows are on the machine that prepared them: another one cannot show them."""
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,10 @@ class Materials(Protocol):
         """Remove a file; one that is not there is fine."""
         ...
 
+    def sweep(self) -> None:
+        """Remove what writers that died left half written. Only for an owner who writes nothing yet."""
+        ...
+
     def below(self, prefix: str) -> "Materials":
         """Return the part of these materials whose names begin with `prefix/`, named without it."""
         ...

@@ -304,6 +304,12 @@ class CheckpointMetadata(_Value):
     processed_records: U64 | None = None
 
 
+class RemoteCheckpoint(_Value):
+    """One checkpoint in a bucket."""
+
+    uuid: UUID
+
+
 class CheckpointSyncFailure(_Value):
     """A checkpoint that could not be copied to the remote store, and why."""
 

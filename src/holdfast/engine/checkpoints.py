@@ -1,19 +1,25 @@
 """Seals checkpoints: the sidecar with what is new, and the manifest at our own last id + 1."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
 from holdfast.clock import Clock, new_uuid
+from holdfast.core.buffers import Buffer
 from holdfast.core.contracts import Owner
 from holdfast.core.dependencies import CheckpointDependencies
 from holdfast.core.manifest import CheckpointManifest, ParentRef
 from holdfast.core.sidecar import BuiltSidecar, CapturedFile, Mover, StateCatalog, StateFile, build_sidecar
 from holdfast.engine.recovery import APPROVED
 from holdfast.engine.sequel import GIVEN_UP_AFTER, REPLAY
-from holdfast.errors import Fenced, PipelineError
+from holdfast.engine.witness import NO_WITNESS, Witness
+from holdfast.errors import CorruptCheckpoint, Fenced, PipelineError, TransientStoreError
 from holdfast.stores.store import DurableCheckpointStore
 
 _STANDING = (APPROVED, REPLAY, GIVEN_UP_AFTER)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -36,15 +42,22 @@ class CheckpointWriter:
         clock: Clock,
         *,
         inline_threshold: int,
+        beside: Executor | None = None,
+        witness: Witness = NO_WITNESS,
     ) -> None:
+        """Go on from a fence. What may wait until the next seal is done by `beside`, or at once."""
         self._store = store
         self._owner = owner
         self._clock = clock
         self._inline_threshold = inline_threshold
         self._last = fence
+        self._in_doubt: CheckpointManifest | None = None
         self._catalog = store.state_reader.catalog(fence)
         self._sidecar_sizes = store.sidecars()
         self._mover = Mover()
+        self._distrusted: set[StateFile] = set()
+        self._beside, self._witness = beside, witness
+        self._waiting: Future[None] | None = None
 
     @property
     def last(self) -> CheckpointManifest:
@@ -59,12 +72,17 @@ class CheckpointWriter:
     def replaced(self) -> Fenced | None:
         """Return who sealed after us, None while the store is ours."""
         newest = self._store.newest_id()
-        return self._store.fenced(newest) if newest > self._last.checkpoint_id else None
+        if newest <= self._last.checkpoint_id:
+            return None
+        fenced = self._store.fenced(newest)
+        # What we sealed ourselves without getting to hear of it is no reason to believe in anybody else.
+        found = fenced.owner.get("timeline"), fenced.owner.get("generation")
+        return None if found == (str(self._owner.timeline), self._owner.generation) else fenced
 
     def seal(
         self, draft: CheckpointManifest, progress: bytes, operators: Mapping[str, Sequence[CapturedFile]]
     ) -> SealedCheckpoint:
-        """Write what is new and create the manifest. After this the epoch has happened."""
+        """Write what is new and create the manifest. After this the epoch has happened. First, `settle`."""
         built = build_sidecar(
             progress,
             operators,
@@ -81,6 +99,7 @@ class CheckpointWriter:
         )
         sealed = self._store.save_with_state(draft, built.chunks)
         self._remember(sealed, built)
+        self._witness.record(sealed, progress)
         total = sum(file.size for file in self._catalog.files)
         return SealedCheckpoint(sealed, built.new_bytes + built.moved_bytes, total)
 
@@ -89,13 +108,41 @@ class CheckpointWriter:
 
         What a person approved, what is still to be replayed and what was given up stands until an epoch is sealed.
         """
+        self.settle()
         if self._last.epoch == 0:
             raise PipelineError("there is no checkpoint to take yet: no epoch was completed")
         standing = {key: value for key, value in (self._last.recovery or {}).items() if key in _STANDING}
         update = {"kind": "checkpoint", "identifier": None, "recovery": standing or None}
-        again = self._last.model_copy(update={**self._stamp(), **update}, deep=True)
-        self._last = self._store.save(again)
+        self._in_doubt = self._last.model_copy(update={**self._stamp(), **update}, deep=True)
+        self._resolve_doubt()
         return self._last
+
+    def afterwards(self, work: Callable[[], None]) -> None:
+        """Do what has to be done before the next seal, and not any sooner. What it raises, `settle` raises."""
+        if self._beside is None:
+            work()
+        else:
+            self._waiting = self._beside.submit(work)
+
+    def settle(self) -> None:
+        """Wait for what was put off, and for an answer that is still owed: only then `next_id` is certain."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.result()
+        self._resolve_doubt()
+
+    def _resolve_doubt(self) -> None:
+        """Seal again what storage did not answer about: if it was sealed, its id would look like another writer's."""
+        doubt, self._in_doubt = self._in_doubt, None
+        if doubt is None:
+            return
+        try:
+            sealed = self._store.save(doubt)
+            self._witness.record(sealed)
+            self._last = sealed
+        except TransientStoreError:
+            self._in_doubt = doubt
+            raise
 
     def _stamp(self) -> dict[str, object]:
         """Return what is new in every manifest we seal."""
@@ -123,11 +170,38 @@ class CheckpointWriter:
         self._sidecar_sizes = {name: size for name, size in self._sidecar_sizes.items() if name in live}
         self._sidecar_sizes[sealed.sidecar] = sum(memoryview(chunk).nbytes for chunk in built.chunks)
 
-    def _to_move(self, operators: Mapping[str, Sequence[CapturedFile]]) -> dict[StateFile, bytes]:
-        """Read the few live files that leave an old sidecar with this checkpoint."""
-        wanted = {(file.sha256, file.size) for files in operators.values() for file in files}
-        alive = StateCatalog(tuple(f for f in self._catalog.files if (f.sha256, f.size) in wanted))
+    def distrust(self, sidecars: Collection[str], sound: Collection[StateFile]) -> None:
+        """Hear that sidecars are damaged, except for these files: what we cite of the rest is written again.
+
+        It happens with the next epoch, from the files it captures. May be called on any thread.
+        """
+        self._distrusted.update(
+            file
+            for file in self._catalog.files
+            if file.location is not None and file.location.sidecar in sidecars and file not in sound
+        )
+
+    def _to_move(self, operators: Mapping[str, Sequence[CapturedFile]]) -> dict[StateFile, Buffer]:
+        """Return the few live files that leave an old sidecar with this checkpoint, and all that are damaged."""
+        captured = {(file.sha256, file.size): file for files in operators.values() for file in files}
+        alive = StateCatalog(tuple(f for f in self._catalog.files if (f.sha256, f.size) in captured))
         known = alive.locations()
-        new_bytes = sum(size for digest, size in wanted if (digest, size) not in known)
+        new_bytes = sum(size for digest, size in captured if (digest, size) not in known)
         chosen = self._mover.choose(alive.files, alive.live_bytes(), self._sidecar_sizes, new_bytes)
-        return {file: self._store.state_reader.read(file) for file in chosen}
+        damaged = [file for file in alive.files if file in self._distrusted] if self._distrusted else []
+        return {file: self._intact(file, captured[file.sha256, file.size]) for file in {*chosen, *damaged}}
+
+    def _intact(self, file: StateFile, captured: CapturedFile) -> Buffer:
+        """Return a file's bytes from the store, or what was captured of it if they are damaged there."""
+        if file not in self._distrusted:
+            try:
+                return self._store.state_reader.read(file)
+            except CorruptCheckpoint as error:
+                _log.error("%s; it is written again, from the working directory", error)
+        data = captured.open()
+        if hashlib.sha256(data).hexdigest() != file.sha256:
+            raise CorruptCheckpoint(
+                f"{file.operator}/{file.path} is damaged in the store and in the working directory: start again, "
+                "which goes back to a checkpoint that holds"
+            )
+        return data

@@ -25,7 +25,7 @@ from holdfast.core.progress import ProgressRecord
 from holdfast.core.sidecar import CapturedFile
 from holdfast.engine.checkpoints import CheckpointWriter, SealedCheckpoint
 from holdfast.engine.delivery import Delivery, DeliverySettings, raise_first
-from holdfast.engine.events import EpochCommitted, EpochReplayed, Observer
+from holdfast.engine.events import CheckpointFailed, EpochCommitted, EpochReplayed, Observer
 from holdfast.engine.events import step as report_step
 from holdfast.engine.sequel import NOTHING_FOLLOWED, Sequel
 from holdfast.errors import PipelineError, ReplayMismatch, SinkError, TransientStoreError
@@ -148,7 +148,11 @@ class Coordinator:
         if self._failed:
             raise PipelineError(f"epoch {work.epoch} cannot follow one that failed: start again, which recovers")
         self._failed = True
-        self._run(work, recorded)
+        try:
+            self._run(work, recorded)
+        except Exception as error:
+            self._observer.on_event(CheckpointFailed(work.epoch, str(error)))
+            raise
         self._failed = False
 
     def _run(self, work: EpochWork, recorded: RecordedEpoch | None) -> None:
@@ -164,16 +168,13 @@ class Coordinator:
             _compare_with_record(recorded, rows, digest, self._sinks.keys())
             behind = [name for name in behind if name not in recorded.given_up]
         with self._step(epoch, "prepare"):
-            tokens = self._prepare(epoch, digest, {name: rows[name] for name in behind if name in rows})
-        with self._step(epoch, "capture"):
-            captured = work.capture()
+            tokens, captured = self._prepare(work, digest, {name: rows[name] for name in behind if name in rows})
         with self._step(epoch, "seal"):
             sealed = self._seal(epoch, captured, tokens, recorded)
         work.sealed()
         with self._step(epoch, "commit"):
             self._commit(epoch, tokens)
-        with self._step(epoch, "record"):
-            self._record(sealed.manifest, tokens)
+        self._writer.afterwards(lambda: self._record(sealed.manifest, tokens))
         self._report(epoch, sealed, captured, rows, self._clock.monotonic() - started)
         if recorded is not None:
             self._observer.on_event(EpochReplayed(epoch))
@@ -205,8 +206,12 @@ class Coordinator:
                 )
         return behind
 
-    def _prepare(self, epoch: int, digest: str, rows: Mapping[str, Rows]) -> dict[str, Token]:
+    def _prepare(
+        self, work: EpochWork, digest: str, rows: Mapping[str, Rows]
+    ) -> tuple[dict[str, Token], CapturedEpoch]:
+        """Stage the rows in every sink, and beside that take what Spark left: neither needs the other."""
         attempts: dict[str, int] = {}
+        epoch = work.epoch
 
         def prepare(name: str, sink: Sink, attempt: int) -> Prepared:
             attempts[name] = attempt
@@ -219,11 +224,14 @@ class Coordinator:
                 raise SinkError(f"{prepared.rows} rows are staged, expected {rows[name].count}")
             return prepared
 
-        prepared, failures = self._delivery.on_all(
-            list(rows), epoch, "prepare", self._settings.prepare_seconds, prepare
-        )
-        raise_first(failures)
-        return {
+        limit = self._settings.prepare_seconds
+        with (
+            self._delivery.begun(list(rows), epoch, "prepare", limit, prepare) as preparing,
+            self._step(epoch, "capture"),
+        ):
+            captured = work.capture()
+        raise_first(preparing.failures)
+        tokens = {
             name: Token(
                 epoch=epoch,
                 generation=self._owner.generation,
@@ -233,12 +241,14 @@ class Coordinator:
                 range_digest=digest,
                 payload=result.payload,
             )
-            for name, result in prepared.items()
+            for name, result in preparing.results.items()
         }
+        return tokens, captured
 
     def _seal(
         self, epoch: int, captured: CapturedEpoch, tokens: Mapping[str, Token], recorded: RecordedEpoch | None
     ) -> SealedCheckpoint:
+        self._writer.settle()
         documents: dict[str, Any] = dict.fromkeys(recorded.given_up) if recorded else {}
         documents |= {name: token.to_json_value() for name, token in tokens.items()}
         text = json.dumps(documents, sort_keys=True).encode()
@@ -287,19 +297,19 @@ class Coordinator:
             self._positions[name] = SinkPosition(epoch, tokens[name].range_digest)
         if failures:
             with contextlib.suppress(Exception):  # The statuses are for people; the failure itself matters more.
-                self._record(self._writer.last, tokens, failures)
+                self._write_statuses(self._writer.last, tokens, failures)
             raise_first(failures)
 
-    def _record(
-        self,
-        manifest: CheckpointManifest,
-        tokens: Mapping[str, Token],
-        failures: Mapping[str, Exception] | None = None,
+    def _record(self, manifest: CheckpointManifest, tokens: Mapping[str, Token]) -> None:
+        with report_step(self._observer, self._clock, manifest.epoch, "record"):
+            if tokens:
+                self._write_statuses(manifest, tokens, {})
+
+    def _write_statuses(
+        self, manifest: CheckpointManifest, tokens: Mapping[str, Token], failures: Mapping[str, Exception]
     ) -> None:
-        if not tokens:
-            return
         statuses = dict.fromkeys(tokens, SinkCommitStatus.COMMITTED)
-        statuses |= {name: SinkCommitStatus.failed(str(error)) for name, error in (failures or {}).items()}
+        statuses |= {name: SinkCommitStatus.failed(str(error)) for name, error in failures.items()}
         update = manifest.model_copy(
             update={
                 "sink_commit_statuses": {**manifest.sink_commit_statuses, **statuses},

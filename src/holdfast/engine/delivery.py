@@ -2,11 +2,11 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from holdfast.clock import Clock, jitter
 from holdfast.core.contracts import CommitOutcome, LedgerState, Owner, Sink, Token
@@ -27,6 +27,14 @@ class DeliverySettings:
     attempts: int = 6
     first_pause_seconds: float = 0.2
     longest_pause_seconds: float = 10.0
+
+
+@dataclass
+class Underway(Generic[Result]):
+    """What sinks gave and what they raised, once they were waited for."""
+
+    results: dict[str, Result] = field(default_factory=dict)
+    failures: dict[str, Exception] = field(default_factory=dict)
 
 
 class Delivery:
@@ -55,6 +63,14 @@ class Delivery:
         self, names: list[str], epoch: int, action: str, seconds: float, work: Work[Result]
     ) -> tuple[dict[str, Result], dict[str, Exception]]:
         """Run `work(name, sink, attempt)` for each named sink; return what they gave and what they raised."""
+        with self.begun(names, epoch, action, seconds, work) as underway:
+            pass
+        return underway.results, underway.failures
+
+    def begun(
+        self, names: list[str], epoch: int, action: str, seconds: float, work: Work[Result]
+    ) -> contextlib.AbstractContextManager["Underway[Result]"]:
+        """Begin what `on_all` does; leaving the context waits for it. What stands within runs beside it."""
         return self._on_lanes({name: self._lane(name) for name in names}, epoch, action, seconds, work)
 
     def commit(self, tokens: Mapping[str, Token], owner: Owner, around: Around) -> dict[str, Exception]:
@@ -77,32 +93,35 @@ class Delivery:
     def _ask(self, names: list[str], epoch: int) -> dict[str, LedgerState | None]:
         """Return the ledgers of those who answer, while another call of theirs may still hang."""
         lanes = {name: self._lane(name, asking=True) for name in names}
-        return self._on_lanes(
-            lanes, epoch, "ask", self._settings.commit_seconds, lambda name, sink, attempt: sink.ledger()
-        )[0]
+        seconds = self._settings.commit_seconds
+        with self._on_lanes(lanes, epoch, "ask", seconds, lambda name, sink, attempt: sink.ledger()) as asked:
+            pass
+        return asked.results
 
     def _lane(self, name: str, *, asking: bool = False) -> "_Lane":
         if (name, asking) not in self._lanes:
             self._lanes[name, asking] = _Lane(f"holdfast-sink {name}{' asked' if asking else ''}")
         return self._lanes[name, asking]
 
+    @contextlib.contextmanager
     def _on_lanes(
         self, lanes: Mapping[str, "_Lane"], epoch: int, action: str, seconds: float, work: Work[Result]
-    ) -> tuple[dict[str, Result], dict[str, Exception]]:
-        given_up = threading.Event()
+    ) -> Iterator["Underway[Result]"]:
+        given_up, began = threading.Event(), self._clock.monotonic()
         futures = {name: self._submit(lane, name, epoch, action, work, given_up) for name, lane in lanes.items()}
+        underway: Underway[Result] = Underway()
         try:
-            wait(futures.values(), timeout=seconds)
+            yield underway
         finally:
-            given_up.set()  # Whoever has not answered by now is not tried again behind our back.
-        results: dict[str, Result] = {}
-        failures: dict[str, Exception] = {}
+            try:
+                wait(futures.values(), timeout=max(0.0, seconds - (self._clock.monotonic() - began)))
+            finally:
+                given_up.set()  # Whoever has not answered by now is not tried again behind our back.
         for name, future in futures.items():
             try:
-                results[name] = _result(future, seconds)
+                underway.results[name] = _result(future, seconds)
             except Exception as error:
-                failures[name] = blamed(error, name, epoch, action)
-        return results, failures
+                underway.failures[name] = blamed(error, name, epoch, action)
 
     def _submit(
         self,

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from holdfast.clock import Clock
+from holdfast.errors import HoldfastError
 
 _log = logging.getLogger("holdfast")
 
@@ -52,6 +53,65 @@ class EpochCommitted(Event):
     watermark_ms: int | None
     seconds: float
     steps: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CheckpointTaken(Event):
+    """The newest epoch was sealed once more, under a new id, because somebody asked for a checkpoint of now."""
+
+    epoch: int
+    checkpoint_id: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CheckpointFailed(Event):
+    """An epoch was not completed, or a checkpoint that was asked for not taken. What is sealed is not lost by it."""
+
+    epoch: int
+    error: str
+
+
+@dataclass(frozen=True)
+class CheckpointVerified(Event):
+    """Every byte that a checkpoint needs was read in the background; no `problems` means that it is sound."""
+
+    checkpoint_id: int
+    epoch: int | None
+    sealed_ms: int | None
+    """Like the epoch None when not even the manifest can be read."""
+    problems: tuple[str, ...]
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SyncPushed(Event):
+    """A checkpoint is in the bucket, whole; `bytes` and `objects` are what had to be sent for it."""
+
+    checkpoint: str
+    bytes: int
+    objects: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SyncPulled(Event):
+    """A checkpoint of the bucket is in the store, whole and verified."""
+
+    checkpoint: str
+    bytes: int
+    objects: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SyncFailed(Event):
+    """A `push` or a `pull` failed; it is tried again after a pause, or not at all when that is None."""
+
+    action: str
+    error: str
+    pause_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +164,14 @@ class Stopped(Event):
 
     epoch: int
     error: str | None
+    kind: str | None = None
+    """Which of our errors it was (`Fenced`, `SinkError`, ...); None for anything else."""
+
+    @classmethod
+    def by(cls, epoch: int, error: BaseException | None) -> "Stopped":
+        """Return the event for what ended a run."""
+        kinds = (kind.__name__ for kind in type(error).__mro__ if kind.__module__ == HoldfastError.__module__)
+        return cls(epoch, None if error is None else str(error), next(kinds, None))
 
 
 @contextlib.contextmanager
@@ -129,7 +197,11 @@ class Observers:
     """Several observers as one."""
 
     def __init__(self, observers: Iterable[Observer]) -> None:
-        self._observers = list(observers)
+        self._observers = tuple(observers)
+
+    def add(self, observer: Observer) -> None:
+        """Add one that hears of what comes from now on."""
+        self._observers = (*self._observers, observer)
 
     def on_event(self, event: Event) -> None:
         """Pass the event on to each."""
@@ -154,6 +226,10 @@ class LogObserver:
                     "sink %s: %s of epoch %d failed (%s), trying again in %.1f s",
                     event.sink, event.action, event.epoch, event.error, event.pause_seconds,
                 )  # fmt: skip
+            case CheckpointVerified() if event.problems:
+                _log.error("checkpoint %d is damaged: %s", event.checkpoint_id, "; ".join(event.problems))
+            case SyncFailed():
+                _log.warning("%s failed: %s", event.action, event.error)
             case Recovered() | EpochReplayed() | Stopped():
                 _log.info("%s", event.to_json_value())
             case _:

@@ -5,7 +5,7 @@ writer's next seal meets an existing id, and it is told: `Fenced`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from holdfast.clock import SYSTEM_CLOCK, Clock, new_uuid
 from holdfast.core.dependencies import CheckpointDependencies
 from holdfast.core.manifest import CheckpointManifest, ParentRef
 from holdfast.engine.recovery import RecoveryDecision, decide_recovery
+from holdfast.engine.witness import NO_WITNESS, OutOfDate, Witness
 from holdfast.errors import Fenced
 from holdfast.stores.store import DurableCheckpointStore
 
@@ -34,15 +35,21 @@ def take_over(
     from_id: int | None = None,
     plan: Plan = lambda decision: {},
     clock: Clock = SYSTEM_CLOCK,
+    witness: Witness = NO_WITNESS,
 ) -> TakeOver:
     """Choose what to go on from and seal a fence for it; repeat when somebody else seals in between.
 
     `plan` turns the decision into what recovery will do (per sink), which is sealed with the fence: a crash
-    during recovery repeats it.
+    during recovery repeats it. `witness` hears of the fence first: a store that only we can see fences nobody else.
     """
     while True:
         decision = decide_recovery(store, fresh=fresh, from_id=from_id)
+        decision = replace(decision, generation=max(decision.generation, witness.generation()))
         fence = build_fence(store, decision, plan(decision), clock)
+        try:
+            witness.announce(fence)
+        except OutOfDate:
+            continue
         try:
             return TakeOver(store.save(fence), decision)
         except Fenced:

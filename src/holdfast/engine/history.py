@@ -7,14 +7,23 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from holdfast.clock import Clock, new_token
-from holdfast.engine.events import EpochCommitted, EpochReplayed, Event, Recovered, SinkRetry, Stopped
+from holdfast.engine.events import (
+    CheckpointVerified,
+    EpochCommitted,
+    EpochReplayed,
+    Event,
+    Recovered,
+    SinkRetry,
+    Stopped,
+)
 from holdfast.secrets import scrub
-from holdfast.stores.history import EPOCH, History
+from holdfast.stores.history import EPOCH, VERIFICATION, History
 
 RECOVERY, REPLAY, STOP, GAP = "recovery", "replay", "stop", "gap"
 
 _log = logging.getLogger(__name__)
 _LONGEST_ERROR = 2000
+_MOST_PROBLEMS = 20
 
 Entry = dict[str, Any]
 
@@ -33,7 +42,7 @@ class HistorySettings:
 
 
 class HistoryObserver:
-    """Keeps epochs, recoveries, replays and the end of a run, each with the retries before it.
+    """Keeps epochs, recoveries, replays and the end of a run, each with the retries before it; and verifications.
 
     Taking an event never waits for storage: a thread of its own writes what was taken.
     """
@@ -63,9 +72,12 @@ class HistoryObserver:
                 case Recovered():
                     self._marks["generation"] = event.report.get("generation")
                     self._keep({"kind": RECOVERY, "report": event.report, **self._taken_retries()}, at_once=True)
+                case CheckpointVerified():
+                    self._keep({"kind": VERIFICATION, **_verified(event)}, at_once=True)
                 case Stopped():
                     error = None if event.error is None else _shown(event.error)
-                    self._keep({"kind": STOP, "epoch": event.epoch, "error": error, **self._taken_retries()})
+                    stop = {"kind": STOP, "epoch": event.epoch, "error": error, "error_kind": event.kind}
+                    self._keep({**stop, **self._taken_retries()})
 
     def _count(self, event: SinkRetry) -> None:
         """Add up the retries of an action: one line for each would be more than anybody reads."""
@@ -140,6 +152,11 @@ def _rounded(event: EpochCommitted) -> Entry:
     """Return the event's values; a tenth of a millisecond is as exact as anybody needs."""
     steps = {name: round(seconds, 4) for name, seconds in event.steps.items()}
     return {**asdict(event), "seconds": round(event.seconds, 4), "steps": steps}
+
+
+def _verified(event: CheckpointVerified) -> Entry:
+    problems = [_shown(problem) for problem in event.problems[:_MOST_PROBLEMS]]
+    return {**asdict(event), "problems": problems, "seconds": round(event.seconds, 4)}
 
 
 def _shown(error: str) -> str:

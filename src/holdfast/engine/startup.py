@@ -10,6 +10,8 @@ Nothing is committed, aborted or rewound before the fence is sealed. Every step 
 """
 
 import contextlib
+import os
+import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,6 +27,7 @@ from holdfast.engine.fencing import TakeOver, build_fence, take_over
 from holdfast.engine.identity import OnChange, compare
 from holdfast.engine.records import RangeLookup, Replay, find_replay, sealed_range, sealed_tokens
 from holdfast.engine.recovery import APPROVED, RecoveryDecision
+from holdfast.engine.witness import NO_WITNESS, Witness
 from holdfast.errors import ApprovalNeeded, PipelineError, ReplayMismatch, SinkBehind, SinkError
 from holdfast.stores.store import DurableCheckpointStore
 
@@ -37,6 +40,8 @@ class StartOptions:
     from_id: int | None = None
     on_foreign: OnForeign = OnForeign.REFUSE
     on_change: OnChange = OnChange.APPROVE
+    moved: bool = False
+    """Whether the store was brought here from another machine: what sinks had spooled there is not here."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +75,9 @@ class Startup:
         settings: DeliverySettings,
         observer: Observer,
         clock: Clock,
+        witness: Witness = NO_WITNESS,
     ) -> None:
-        self._observer = observer
+        self._observer, self._witness = observer, witness
         self._pipeline, self._store, self._sinks, self._facts = pipeline, store, sinks, facts
         self._options, self._delivery, self._settings, self._clock = options, delivery, settings, clock
         self._actions: dict[str, str] = {}
@@ -86,6 +92,7 @@ class Startup:
                 from_id=self._options.from_id,
                 plan=self._check_identity,
                 clock=self._clock,
+                witness=self._witness,
             )
         fence, decision = taken.fence, taken.decision
         assert fence.timeline is not None
@@ -121,14 +128,17 @@ class Startup:
             )
         approved = self._facts.fingerprint in _approvals(chosen)
         if change.questionable and not approved and self._options.on_change is not OnChange.ALLOW:
+            fingerprint = f"{self._facts.fingerprint:016x}" if self._options.on_change is OnChange.APPROVE else None
             hint = (
-                f"approve it with: holdfast approve {self._store.describe()} {self._facts.fingerprint:016x}"
-                if self._options.on_change is OnChange.APPROVE
+                f"approve it with: holdfast approve {self._store.describe()} {fingerprint}"
+                if fingerprint
                 else "on_change is 'reject': undo it, or start over with --fresh"
             )
             raise ApprovalNeeded(
                 f"pipeline '{self._pipeline}' changed since checkpoint {chosen.checkpoint_id}:\n{difference}\n"
-                f"Its state may not fit any more; {hint}"
+                f"Its state may not fit any more; {hint}",
+                fingerprint=fingerprint,
+                changes=change.lines(),
             )
         # An approval stays until an epoch is sealed by the pipeline that was approved.
         plan: dict[str, Any] = {APPROVED: [f"{value:016x}" for value in sorted(_approvals(chosen))]}
@@ -153,7 +163,10 @@ class Startup:
     def _give_up_the_rest(self, taken: TakeOver, replay: Replay) -> CheckpointManifest:
         """Seal what will be replayed and that the rest is lost, before sinks are rewound: it must not come back."""
         decision = replace(taken.decision, newest_id=taken.fence.checkpoint_id, sequel=replay.sequel)
-        return self._store.save(build_fence(self._store, decision, self._check_identity(decision), self._clock))
+        plan = self._check_identity(decision)
+        fence = self._store.save(build_fence(self._store, decision, plan, self._clock))
+        self._witness.record(fence)
+        return fence
 
     def _settle(self, decision: RecoveryDecision, replay: Replay, ledgers: dict[str, LedgerState]) -> None:
         """Bring every sink to where the replay expects it."""
@@ -165,13 +178,18 @@ class Startup:
             ledgers[name] = self._brought(name, ledger, chosen, tokens.get(name))
         for record in replay.epochs:
             for name, token in (record.tokens or {}).items():
-                if record.decided and name in ledgers and ledgers[name].epoch < token.epoch:
+                if record.decided and self._staged_here(name) and ledgers[name].epoch < token.epoch:
                     ledgers[name] = self._shown(name, token, ledgers[name])
         for name, ledger in ledgers.items():
             if ledger.epoch > replay.reached:
                 ledgers[name] = self._rewound(name, ledger, replay)
         for name, ledger in ledgers.items():
             self._refuse_other_range(name, ledger, decision, tokens)
+
+    def _staged_here(self, name: str) -> bool:
+        """Whether rows staged before this start can be shown; if not, the replay computes them again."""
+        sink = self._sinks.get(name)
+        return sink is not None and not (self._options.moved and sink.guarantee.spools)
 
     def _brought(
         self, name: str, ledger: LedgerState, chosen: CheckpointManifest | None, token: Token | None
@@ -279,7 +297,15 @@ class Startup:
             "abandons": list(decision.abandons),
             "sinks": dict(sorted(self._actions.items())),
             "replays": [{"epoch": record.epoch, "found_in": record.found_in} for record in replays],
+            "sealed_ms": decision.chosen.timestamp_ms if decision.chosen else None,
+            "state_bytes": self._state_bytes(decision.chosen),
+            "host": socket.gethostname(),
+            "process": os.getpid(),
         }
+
+    def _state_bytes(self, chosen: CheckpointManifest | None) -> int:
+        """Return how much state there is to restore: with the time it took, that tells how long the next takes."""
+        return sum(file.size for file in self._store.state_reader.catalog(chosen).files) if chosen else 0
 
 
 def _approvals(manifest: CheckpointManifest) -> set[int]:

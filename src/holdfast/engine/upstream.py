@@ -20,7 +20,7 @@ from holdfast.stores.store import DurableCheckpointStore
 
 EVERY_SECONDS = 5.0
 _BEGINNING = "begin.json"
-_PATIENCE_SECONDS = 5.0
+_PATIENCE_SECONDS = 10.0
 _log = logging.getLogger(__name__)
 
 
@@ -34,7 +34,11 @@ class _Seen:
 
 
 class Upstream:
-    """The sources of one run. Asks them on a thread of its own: no epoch waits for it, and none fails by it."""
+    """The sources of one run.
+
+    Each is asked on a thread of its own: no epoch waits for it, none fails by it, and one that is silent holds up no
+    other.
+    """
 
     def __init__(
         self,
@@ -52,12 +56,13 @@ class Upstream:
         self._newest: CheckpointManifest | None = None
         self._failing: set[str] = set()
         self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     # start
 
     def bind(self, pipeline: str, timeline: UUID, materials: Materials) -> None:
         """Tell every source where it is. What it keeps belongs to one timeline: another one begins anew."""
+        materials.below(str(timeline)).sweep()
         for name, control in self._controls.items():
             place = materials.below(f"{timeline}/sources/{name}")
             self._contexts[name] = SourceContext(name, pipeline, place)
@@ -88,9 +93,12 @@ class Upstream:
 
     def start(self) -> None:
         """Begin to ask."""
-        if self._controls and self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="holdfast-upstream", daemon=True)
-            self._thread.start()
+        if self._threads:
+            return
+        for name in self._controls:
+            thread = threading.Thread(target=self._run, args=(name,), name=f"holdfast-upstream-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     # beside the epochs
 
@@ -111,23 +119,22 @@ class Upstream:
             "lag_unit": lag.unit,
         }
 
-    def _run(self) -> None:
-        self._ask_all()
+    def _run(self, name: str) -> None:
+        self._ask_and_tell(name)
         while not self._closing.wait(self._every):
-            self._ask_all()
+            self._ask_and_tell(name)
+        self._ask_and_tell(name)  # A short run would end before it acknowledged anything.
 
-    def _ask_all(self) -> None:
-        newest = self._newest
-        for name in self._controls:
-            try:
-                self._ask(name, newest)
-                self._failing.discard(name)
-            except HoldfastError as error:
-                if name not in self._failing:  # Once, not every few seconds.
-                    _log.warning("source %s: %s", name, error)
-                self._failing.add(name)
-            except Exception:
-                _log.exception("source %s: asking for its head failed", name)
+    def _ask_and_tell(self, name: str) -> None:
+        try:
+            self._ask(name, self._newest)
+            self._failing.discard(name)
+        except HoldfastError as error:
+            if name not in self._failing:  # Once, not every few seconds.
+                _log.warning("source %s: %s", name, error)
+            self._failing.add(name)
+        except Exception:
+            _log.exception("source %s: asking for its head failed", name)
 
     def _ask(self, name: str, newest: CheckpointManifest | None) -> None:
         control = self._controls[name]
@@ -148,14 +155,11 @@ class Upstream:
         self._observer.on_event(_progress(name, control, offsets, seen.head, oldest))
 
     def close(self) -> None:
-        """Ask a last time: a short run would end before it acknowledged anything."""
+        """Let every source be asked a last time, and wait a moment for it."""
         self._closing.set()
-        if self._thread is not None:
-            self._thread.join(_PATIENCE_SECONDS)
-            if not self._thread.is_alive():
-                last = threading.Thread(target=self._ask_all, name="holdfast-upstream-end", daemon=True)
-                last.start()
-                last.join(_PATIENCE_SECONDS)
+        give_up = self._clock.monotonic() + _PATIENCE_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, give_up - self._clock.monotonic()))
         for control in self._controls.values():
             control.close()
 

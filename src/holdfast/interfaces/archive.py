@@ -18,6 +18,7 @@ from holdfast.core.buffers import Buffer
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.validation import ValidationResult
 from holdfast.errors import CorruptCheckpoint, InvalidRequest, TransientStoreError
+from holdfast.stores import durable
 from holdfast.stores.medium import Medium, Versioned
 from holdfast.stores.verification import ByteProgress, Verifier
 
@@ -67,7 +68,7 @@ def write_archive(path: str, manifest: CheckpointManifest, chunks: Sequence[Buff
                 os.fsync(file.fileno())
                 size = file.tell()
             os.replace(temporary, path)
-            _sync_directory(directory)
+            durable.sync_file(directory)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
@@ -106,14 +107,6 @@ class _ChunkReader:
                 self._rest.append(chunk[size:])
             size -= len(parts[-1])
         return b"".join(parts)
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # Reading

@@ -1,4 +1,4 @@
-"""History as answers: the epochs of a pipeline, and its starts with what recovery did and how each run ended."""
+"""History as answers: epochs, verifications, and starts with what recovery did and how each run ended."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.engine.history import GAP, RECOVERY, REPLAY, STOP
 from holdfast.interfaces.reports import Record, Skipped, time_text
-from holdfast.stores.history import EPOCH
+from holdfast.stores.history import EPOCH, VERIFICATION
 from holdfast.stores.store import DurableCheckpointStore
 
 Entry = Mapping[str, Any]
@@ -70,14 +70,20 @@ class StartRecord(Record):
     """
 
     at: str | None
+    at_ms: int
     outcome: str
     fence_id: int | None
     generation: int | None
     timeline: str | None
+    host: str | None
+    process: int | None
     chosen_id: int | None
     epoch: int | None
     examined: int | None
     seconds: float | None
+    sealed_ms: int | None
+    """When the checkpoint it went on from was sealed."""
+    state_bytes: int | None
     skipped: tuple[Skipped, ...]
     abandons: tuple[int, ...]
     sinks: Mapping[str, str]
@@ -85,8 +91,10 @@ class StartRecord(Record):
     retries: tuple[Retries, ...]
     lost_entries: int
     ended_at: str | None
+    ended_ms: int | None
     last_epoch: int | None
     error: str | None
+    error_kind: str | None
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,29 @@ class StartHistory(Record):
 
     store: str
     recoveries: tuple[StartRecord, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class VerificationRecord(Record):
+    """What reading a checkpoint in full, in the background, found; no problems means that it is sound."""
+
+    at: str | None
+    at_ms: int
+    checkpoint_id: int
+    epoch: int | None
+    sealed_ms: int | None
+    problems: tuple[str, ...]
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class VerificationHistory(Record):
+    """The verifications that history knows, oldest first, and what is missing from it."""
+
+    store: str
+    verifications: tuple[VerificationRecord, ...]
     notes: tuple[str, ...]
 
 
@@ -114,6 +145,26 @@ def start_history(store: DurableCheckpointStore, last: int | None) -> StartHisto
     starts = tuple(map(_start, runs.values()))
     shown = starts if last is None else starts[max(len(starts) - last, 0) :]
     return StartHistory(store.describe(), shown, tuple(dict.fromkeys(notes)))
+
+
+def verification_history(store: DurableCheckpointStore, last: int | None = None) -> VerificationHistory:
+    """Return the verifications, or the newest `last`."""
+    notes: list[str] = []
+    entries = store.history.entries(VERIFICATION, last=last, on_note=notes.append)
+    return VerificationHistory(store.describe(), tuple(map(_verification, entries)), tuple(dict.fromkeys(notes)))
+
+
+def _verification(entry: Entry) -> VerificationRecord:
+    return VerificationRecord(
+        at=time_text(entry["at_ms"]),
+        at_ms=entry["at_ms"],
+        checkpoint_id=entry["checkpoint_id"],
+        epoch=entry["epoch"],
+        sealed_ms=entry["sealed_ms"],
+        problems=tuple(entry["problems"]),
+        bytes=entry["bytes"],
+        seconds=entry["seconds"],
+    )
 
 
 def _epoch(entry: Entry) -> EpochRecord:
@@ -148,14 +199,19 @@ def _start(run: Sequence[Entry]) -> StartRecord:
     replayed = {entry["epoch"] for entry in run if entry["kind"] == REPLAY}
     return StartRecord(
         at=time_text((recovery or run[0])["at_ms"]),
+        at_ms=(recovery or run[0])["at_ms"],
         outcome=_outcome(report, stop),
         fence_id=report.get("fence_id"),
         generation=report.get("generation"),
         timeline=report.get("timeline"),
+        host=report.get("host"),
+        process=report.get("process"),
         chosen_id=report.get("chosen_id"),
         epoch=report.get("epoch"),
         examined=report.get("examined"),
         seconds=report.get("seconds"),
+        sealed_ms=report.get("sealed_ms"),
+        state_bytes=report.get("state_bytes"),
         skipped=tuple(Skipped(item["checkpoint_id"], item["reason"]) for item in report.get("skipped", ())),
         abandons=tuple(report.get("abandons", ())),
         sinks=report.get("sinks", {}),
@@ -163,8 +219,10 @@ def _start(run: Sequence[Entry]) -> StartRecord:
         retries=tuple(retries for entry in run for retries in _retries(entry)),
         lost_entries=sum(entry["dropped"] for entry in run if entry["kind"] == GAP),
         ended_at=time_text(stop["at_ms"]) if stop else None,
+        ended_ms=stop["at_ms"] if stop else None,
         last_epoch=stop["epoch"] if stop else None,
         error=stop["error"] if stop else None,
+        error_kind=stop.get("error_kind") if stop else None,
     )
 
 

@@ -97,7 +97,9 @@ def summarize(checkpoint_id: int, loaded: Loaded, around: Surroundings) -> Summa
         kind=loaded.kind,
         name=loaded.identifier,
         size=own_bytes(loaded, around.sidecar_sizes),
-        sinks={sink.name: sink.status or "unknown" for sink in _sinks(loaded)},
+        sinks={sink.name: sink.status or "unknown" for sink in sink_states(loaded)},
+        generation=loaded.generation,
+        uuid=loaded.uuid,
     )
 
 
@@ -143,7 +145,7 @@ def report(
         source_watermarks=manifest.source_watermarks,
         sources=_positions(manifest.source_offsets, manifest.source_watermarks, manifest.source_names),
         tables=_positions(manifest.table_offsets, {}, ()),
-        sinks=_sinks(manifest),
+        sinks=sink_states(manifest),
         operators=operator_states(manifest, catalog),
         depends_on=_sidecar_uses(manifest, catalog, around.sidecar_sizes),
         fingerprint=manifest.fingerprint,
@@ -182,7 +184,8 @@ def _positions(
     )
 
 
-def _sinks(manifest: CheckpointManifest) -> tuple[SinkState, ...]:
+def sink_states(manifest: CheckpointManifest) -> tuple[SinkState, ...]:
+    """Return what a manifest says of each sink."""
     statuses, epochs = manifest.sink_commit_statuses, manifest.sink_epochs
     return tuple(
         SinkState(

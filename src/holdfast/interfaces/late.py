@@ -1,7 +1,7 @@
 """The layers that running a pipeline needs, loaded when a command needs them and not before.
 
-Looking at checkpoints must work without Spark, so no module of the interfaces imports these by name. Whoever asks for
-one on a machine that lacks its packages is told which extra to install.
+Looking at checkpoints must work without Spark, and at once: so no module that every command loads imports these by
+name. Whoever asks for one on a machine that lacks its packages is told which extra to install.
 """
 
 import importlib
@@ -23,6 +23,16 @@ def tables() -> ModuleType:
 def sinks() -> ModuleType:
     """Return `holdfast.sinks`."""
     return importlib.import_module("holdfast.sinks")
+
+
+def serving() -> ModuleType:
+    """Return `holdfast.interfaces.execution.serving`, and with it the web framework."""
+    return importlib.import_module("holdfast.interfaces.execution.serving")
+
+
+def manager() -> ModuleType:
+    """Return `holdfast.interfaces.manager.serving`, and with it the web framework."""
+    return importlib.import_module("holdfast.interfaces.manager.serving")
 
 
 def connector(name: str) -> ModuleType:

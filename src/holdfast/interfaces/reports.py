@@ -82,6 +82,8 @@ class Summary(Record):
     size: int | None = None
     """Bytes that this checkpoint added to the store: its own sidecar and its inline state."""
     sinks: Mapping[str, str] = field(default_factory=dict)
+    generation: int | None = None
+    uuid: UUID | None = None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from holdfast.interfaces.pipeline_file import PipelineFile
-from holdfast.interfaces.pipeline_file.parts import SinkEntry, SourceEntry
+from holdfast.interfaces.pipeline_file.sinks import SinkEntry
+from holdfast.interfaces.pipeline_file.sources import SourceEntry
 from holdfast.interfaces.pipeline_file.tables import TableEntry
 from holdfast.interfaces.reports import Record
 

@@ -23,7 +23,15 @@ from holdfast.errors import (
 )
 from holdfast.interfaces import inspection
 from holdfast.interfaces.comparison import Difference, Side, compare
-from holdfast.interfaces.history import EpochHistory, StartHistory, StartRecord, epoch_history, start_history
+from holdfast.interfaces.history import (
+    EpochHistory,
+    StartHistory,
+    StartRecord,
+    VerificationHistory,
+    epoch_history,
+    start_history,
+    verification_history,
+)
 from holdfast.interfaces.inspection import Loaded, Surroundings
 from holdfast.interfaces.reports import (
     CheckpointReport,
@@ -43,6 +51,7 @@ from holdfast.interfaces.reports import (
     Verification,
 )
 from holdfast.interfaces.transfer import export_checkpoint, import_checkpoint
+from holdfast.interfaces.verdict import StoreHealth, store_health
 from holdfast.stores.store import DurableCheckpointStore
 from holdfast.stores.verification import ByteProgress
 
@@ -64,14 +73,19 @@ class CheckpointService:
 
     # Looking
 
-    def listing(self, last: int | None = None) -> Listing:
-        """Return one line for every checkpoint, or for the newest `last`; damaged ones included."""
-        ids = self.store.list_ids()
-        shown = ids if last is None else ids[max(len(ids) - last, 0) :]
-        return Listing(self.store.describe(), self._summaries(shown), len(ids))
+    def listing(self, last: int | None = None, before: int | None = None) -> Listing:
+        """Return one line for every checkpoint, damaged ones included.
 
-    def _summaries(self, ids: Sequence[int]) -> tuple[Summary, ...]:
-        loaded = self._load(ids)
+        Or for the newest `last`, or of those with ids below `before`, which is how to go through many.
+        """
+        ids = self.store.list_ids()
+        older = ids if before is None else [id for id in ids if id < before]
+        shown = older if last is None else older[max(len(older) - last, 0) :]
+        return Listing(self.store.describe(), self._summaries(shown, ids[-1:]), len(ids))
+
+    def _summaries(self, ids: Sequence[int], newest: Sequence[int] = ()) -> tuple[Summary, ...]:
+        """Return lines about some; the newest of all knows which of them were given up."""
+        loaded = self._load([*ids, *(id for id in newest if id not in ids)])
         around = self._surroundings(loaded)
         return tuple(inspection.summarize(id, loaded[id], around) for id in ids)
 
@@ -93,6 +107,18 @@ class CheckpointService:
             sidecar_sizes=self.store.sidecars(),
             abandoned_by=inspection.abandoned_by(loaded),
         )
+
+    def restorable(self) -> list[CheckpointManifest]:
+        """Return what a start could go on from, as far as that shows without reading state; oldest first."""
+        loaded = self._load(self.store.list_ids())
+        given_up, sizes = inspection.abandoned_by(loaded), self.store.sidecars()
+        return [
+            manifest
+            for id, manifest in loaded.items()
+            if isinstance(manifest, CheckpointManifest)
+            and id not in given_up
+            and inspection.judge(manifest, sizes)[0] is Standing.VALID
+        ]
 
     def resolve(self, reference: str) -> int:
         """Return the id that `latest`, a number or a savepoint's name stands for. The id may be a damaged one."""
@@ -191,7 +217,15 @@ class CheckpointService:
             f"history knows no start that sealed fence {reference}; 'holdfast recoveries' shows those it knows"
         )
 
+    def verifications(self, last: int | None = None) -> VerificationHistory:
+        """Return what verification in the background found, or the newest `last` of it."""
+        return verification_history(self.store, last)
+
     # Judging
+
+    def health(self) -> StoreHealth:
+        """Return whether we could recover now, from where, and how well that is known. Reads no state."""
+        return store_health(self.store, self._clock.now_ms())
 
     def references_to_ids(self, references: Iterable[str]) -> list[int]:
         """Return the ids of several references, each once; all ids when none is given."""

@@ -17,7 +17,13 @@ from holdfast.engine.delivery import DeliverySettings
 from holdfast.engine.events import LogObserver, Observer, Observers
 from holdfast.engine.identity import OnChange
 from holdfast.engine.places import local_base, materials_of, spool_directory
+from holdfast.engine.requests import CheckpointRequests
 from holdfast.engine.startup import Start, StartOptions
+from holdfast.engine.sync.link import open_link, refuse_unfenced
+from holdfast.engine.sync.service import SyncService
+from holdfast.engine.sync.settings import SyncSettings
+from holdfast.engine.sync.standby import Standby
+from holdfast.engine.verifying import VerificationSettings
 from holdfast.errors import PipelineDefinitionError
 from holdfast.spark.definition import Definition, Query
 from holdfast.spark.rows import COLLECT_BYTES
@@ -36,7 +42,9 @@ class Pipeline:
     `store` is a path, a URL or an open store. Without `spark` a local session is used. `state` is where Spark
     keeps operator state: "rocksdb", or "memory" for small state. `work_dir` is where Spark's working directory
     goes; it is a cache, and may be deleted between runs. Epochs of up to about `collect_bytes` are brought into this
-    process and written from here, larger ones by Spark's own writers.
+    process and written from here, larger ones by Spark's own writers. Every `verify_interval` the newest checkpoint
+    is read again in the background, to find damage before it matters; None: never.
+    `sync` copies checkpoints into a bucket, from which another machine can go on.
     """
 
     def __init__(
@@ -56,6 +64,8 @@ class Pipeline:
         work_dir: str | os.PathLike[str] | None = None,
         on_change: str = "approve",
         delivery: DeliverySettings | None = None,
+        verify_interval: str | None = "1 hour",
+        sync: SyncSettings | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         _one_of("guarantee", guarantee, _GUARANTEES)
@@ -63,13 +73,16 @@ class Pipeline:
         _one_of("state", state, tuple(STATE_STORES))
         _one_of("on_change", on_change, tuple(OnChange))
         self._definition = Definition(name, output_mode, state, state_partitions, collect_bytes)
-        self._store_given = store
+        self._store = store
         self._spark = spark
         self._guarantee = guarantee
         self._retain, self._inline_threshold, self._trigger = retain, inline_threshold, trigger
         self._work_dir = None if work_dir is None else os.fspath(work_dir)
         self._on_change = OnChange(on_change)
         self._delivery = delivery or DeliverySettings()
+        every = None if verify_interval is None else interval_seconds(verify_interval)
+        self._verification = VerificationSettings(every)
+        self._sync = sync
         self._clock = clock
 
     @property
@@ -136,12 +149,21 @@ class Pipeline:
         fresh: bool = False,
         from_id: int | None = None,
         sinks: str = "refuse",
+        paused: bool = False,
         observers: Iterable[Observer] = (),
+        requests: CheckpointRequests | None = None,
     ) -> "Handle":
-        """Recover and start, and return at once; `fresh`, `from_id` and `sinks` are a person's word at recovery."""
-        runner = self.runner(StartOptions(fresh, from_id, _on_foreign(sinks), self._on_change), observers)
+        """Recover and start, and return at once; `fresh`, `from_id` and `sinks` are a person's word at recovery.
+
+        With `paused` no epoch runs before `resume`, except those that recovery replays.
+        `requests` is where checkpoints are asked for, for those who want to ask before recovery is done.
+        """
+        options = StartOptions(fresh, from_id, _on_foreign(sinks), self._on_change)
+        runner = self.runner(options, observers, requests)
         try:
             start = runner.prepare()
+            if paused:
+                runner.pause()
             runner.start_query(once=once, interval=self._trigger)
         except BaseException as error:
             fenced = runner.replaced_by(error)
@@ -151,14 +173,21 @@ class Pipeline:
             raise
         return Handle(runner, start)
 
-    def runner(self, options: StartOptions, observers: Iterable[Observer] = ()) -> Runner:
+    def runner(
+        self,
+        options: StartOptions,
+        observers: Iterable[Observer] = (),
+        requests: CheckpointRequests | None = None,
+    ) -> Runner:
         """Return what runs the pipeline, before recovery. For those who drive it step by step; others use `start`."""
         if not self._definition.sinks:
             raise PipelineDefinitionError(f"pipeline '{self.name}' has no sink")
+        if self._sync is not None and self._sync.standby:
+            refuse_unfenced({name: entry.sink for name, entry in self._definition.sinks.items()})
         specs = [source.spec for source in self._definition.sources.values()]
         spark = self._spark or local_session(self.name, packages=packages_of(specs))
         check_session(spark)
-        store = self._open_store()
+        store = self.store
         return Runner(
             self._definition,
             spark,
@@ -172,13 +201,33 @@ class Pipeline:
             clock=self._clock,
             inline_threshold=self._inline_threshold,
             retain=self._retain,
+            verification=self._verification,
+            requests=requests or CheckpointRequests(self._clock),
+            sync=self._sync,
         )
 
-    def _open_store(self) -> DurableCheckpointStore:
-        if isinstance(self._store_given, DurableCheckpointStore):
-            return self._store_given
-        # Pruning is the runner's: it happens between epochs, not inside a seal.
-        return open_store(self._store_given, retain=None, vnode_count=self._definition.state_partitions)
+    def stand_by(self, observers: Iterable[Observer] = ()) -> Standby:
+        """Return a standby of this pipeline: `wait` follows what runs elsewhere until `activate`; then `start`.
+
+        With `sync` it follows the bucket, which must be set up for a standby. Without, the store is shared and there
+        is nothing to follow.
+        """
+        if self._sync is not None and not self._sync.standby:
+            raise PipelineDefinitionError(
+                f"pipeline '{self.name}' cannot be followed: say 'standby' in its sync, here and where it runs, so "
+                "that every seal is recorded in the bucket"
+            )
+        observer = Observers([LogObserver(), *observers])
+        link = None if self._sync is None else open_link(self._sync, self.store, self.name, observer, self._clock)
+        return Standby(self.store, link, observer, self._clock, retain=self._retain)
+
+    @property
+    def store(self) -> DurableCheckpointStore:
+        """Where the checkpoints are; opened when it is first asked for."""
+        if not isinstance(self._store, DurableCheckpointStore):
+            # Pruning is the runner's: it happens between epochs, not inside a seal.
+            self._store = open_store(self._store, retain=None, vnode_count=self._definition.state_partitions)
+        return self._store
 
     def _work_root(self, store: DurableCheckpointStore) -> str:
         if self._work_dir is not None:
@@ -196,6 +245,36 @@ class Handle:
         self._start = start
         self._closed = threading.Lock()
         self._is_closed = False
+
+    @property
+    def name(self) -> str:
+        """The pipeline's name."""
+        return self._runner.definition.name
+
+    @property
+    def store(self) -> DurableCheckpointStore:
+        """Where the checkpoints are."""
+        return self._runner.store
+
+    @property
+    def newest(self) -> CheckpointManifest:
+        """The newest checkpoint; before the first one, the fence of this start."""
+        return self._runner.newest
+
+    @property
+    def paused(self) -> bool:
+        """Whether epochs are held."""
+        return self._runner.paused
+
+    @property
+    def requests(self) -> CheckpointRequests:
+        """Where checkpoints are asked for without waiting, and how that ended."""
+        return self._runner.requests
+
+    @property
+    def sync(self) -> SyncService | None:
+        """Copies in a bucket; None when the pipeline has none."""
+        return self._runner.sync
 
     @property
     def recovery(self) -> dict[str, Any]:
@@ -234,6 +313,10 @@ class Handle:
     def status(self) -> dict[str, Any]:
         """Return where the pipeline is."""
         return self._runner.status()
+
+    def watch(self, observer: Observer) -> None:
+        """Pass events on to one more observer from now on."""
+        self._runner.watch(observer)
 
     def _close(self, error: BaseException | None) -> None:
         with self._closed:

@@ -5,6 +5,7 @@
     <prefix>/checkpoints/state-000042.bin          the sidecar
     <prefix>/checkpoints/state-000042-<attempt>.bin
     <prefix>/history/<name>                        segments of history; nothing else depends on them
+    <prefix>/<name>.json                           documents, replaced by conditional requests
 
 A small sidecar is created only if absent. When another one stands there, or when it is too large for one
 conditional request, it goes up under a name of its own: two writers that fight for an id never share a sidecar,
@@ -21,7 +22,7 @@ from holdfast.core.buffers import Buffer
 from holdfast.core.names import manifest_id_of, manifest_name, sidecar_id_of, sidecar_name
 from holdfast.errors import CheckpointStoreError, UnsupportedStore
 from holdfast.stores.medium import AlreadySealed, Staged, VersionChanged, Versioned
-from holdfast.stores.objects import PART_BYTES, ObjectChanged, ObjectExists, Objects, RequestConflict
+from holdfast.stores.objects import PART_BYTES, ObjectChanged, ObjectExists, Objects, RequestConflict, StoredObject
 
 _PROBES = "probes"
 _PROBE_MS = 60 * 60 * 1000
@@ -37,6 +38,8 @@ class BucketMedium:
         self._url = url
         self._clock = clock
         self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
+        self._pointer: StoredObject | None = None
+        """What we put last as latest.json: going on from it saves a request, and fails if somebody else was there."""
 
     def describe(self) -> str:
         """Return the URL as it was shown to people."""
@@ -138,6 +141,17 @@ class BucketMedium:
         except ObjectExists:
             raise AlreadySealed from None
 
+    def put_sidecar(self, name: str, chunks: Iterable[Buffer], total: int) -> None:
+        """Upload; a small one that is not there yet takes one request."""
+        key = self._sidecar(name)
+        if total <= PART_BYTES:
+            data = b"".join(chunks)
+            chunks = [data]
+            with contextlib.suppress(ObjectExists):
+                self._objects.create(key, data)
+                return
+        self._objects.upload(key, chunks)
+
     def ids(self) -> list[int]:
         """List the manifests."""
         found = (manifest_id_of(name) for name in self._objects.list(self._key("manifests")))
@@ -167,7 +181,10 @@ class BucketMedium:
         key = self._key("manifests", "latest.json")
         data = canonical_json.compact({"checkpoint_id": checkpoint_id})
         while True:
-            stored = self._objects.read(key)
+            stored, self._pointer = self._pointer, None
+            if stored is None or _points_to(stored, checkpoint_id):
+                # What we remember serves to go on. That there is nothing to do, only the bucket can say.
+                stored = self._objects.read(key)
             current = None if stored is None else _pointed_id(stored.data)
             if current is not None and current >= checkpoint_id:
                 return current
@@ -175,7 +192,7 @@ class BucketMedium:
                 if stored is None:
                     self._objects.create(key, data)
                 else:
-                    self._objects.replace(key, data, stored.version)
+                    self._pointer = StoredObject(data, self._objects.replace(key, data, stored.version))
                 return checkpoint_id
             except (ObjectExists, ObjectChanged):
                 continue
@@ -218,6 +235,21 @@ class BucketMedium:
             self._objects.delete(self._key(_PROBES, name))
         return len(probes)
 
+    def read_document(self, name: str) -> Versioned | None:
+        """Get an object; its version is its entity tag."""
+        stored = self._objects.read(self._key(name))
+        return None if stored is None else Versioned(stored.data, stored.version)
+
+    def write_document(self, name: str, data: bytes, version: str | None) -> None:
+        """Create, or put over exactly that entity tag."""
+        try:
+            if version is None:
+                self._objects.create(self._key(name), data)
+            else:
+                self._objects.replace(self._key(name), data, version)
+        except (ObjectExists, ObjectChanged):
+            raise VersionChanged from None
+
     def write_segment(self, name: str, data: bytes, *, durable: bool) -> None:
         """Create; whoever created it before wrote the same bytes. An object that can be read is durable."""
         with contextlib.suppress(ObjectExists):
@@ -247,6 +279,11 @@ class BucketMedium:
 
     def _key(self, *parts: str) -> str:
         return self._prefix + "/".join(parts)
+
+
+def _points_to(stored: StoredObject, checkpoint_id: int) -> bool:
+    current = _pointed_id(stored.data)
+    return current is not None and current >= checkpoint_id
 
 
 def _pointed_id(data: bytes) -> int | None:

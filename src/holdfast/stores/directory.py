@@ -7,6 +7,7 @@
     checkpoints/.staging/<attempt>/           a checkpoint being written, or one being removed
     checkpoints/.lock                         held for a moment around every change but the seal
     history/<name>                            segments of history; nothing else depends on them
+    <name>.json                               documents, replaced under the lock
 
 A checkpoint is written into a staging directory of its own, flushed, and renamed into place as a whole: the
 rename is the seal. It fails when the name is taken, because a directory that is not empty cannot be replaced.
@@ -98,15 +99,10 @@ class DirectoryMedium:
     def stage(self, checkpoint_id: int, chunks: Iterable[Buffer] | None, total: int) -> Staged:
         """Write the sidecar into a fresh staging directory."""
         attempt = new_token()
-        directory = os.path.join(self._staging, attempt)
         with _translated(f"cannot write checkpoint {checkpoint_id}"):
             if chunks is not None and self._disk.exists(self._checkpoint(checkpoint_id)):
                 raise AlreadySealed
-            # Under the lock, so that nobody sweeps the directory away before the file in it is held.
-            with self._disk.locked(self._lock):
-                self._disk.make_directory(directory)
-                file = self._disk.create(os.path.join(directory, _MANIFEST if chunks is None else _SIDECAR))
-                self._held[attempt] = [file]
+            file = self._held_file(attempt, _MANIFEST if chunks is None else _SIDECAR)
             try:
                 if chunks is not None:
                     for chunk in chunks:
@@ -117,6 +113,15 @@ class DirectoryMedium:
                 raise
         name = None if chunks is None else sidecar_name(checkpoint_id)
         return Staged(checkpoint_id, name, attempt)
+
+    def _held_file(self, attempt: str, name: str) -> NewFile:
+        """Begin a file in a staging directory; under the lock, or it might be swept away before it is held."""
+        directory = os.path.join(self._staging, attempt)
+        with self._disk.locked(self._lock):
+            self._disk.make_directory(directory)
+            file = self._disk.create(os.path.join(directory, name))
+            self._held[attempt] = [file]
+        return file
 
     def seal(self, staged: Staged, manifest: bytes) -> None:
         """Write the manifest beside the sidecar, flush both names, rename the directory into place, flush that."""
@@ -179,6 +184,21 @@ class DirectoryMedium:
                 self._disk.sync_directory(self._root)
             finally:
                 self._abandon(staged.attempt)
+
+    def put_sidecar(self, name: str, chunks: Iterable[Buffer], total: int) -> None:
+        """Write and flush it aside, rename it into retained/, flush that."""
+        attempt = new_token()
+        with _translated(f"cannot write {name}"):
+            file = self._held_file(attempt, _SIDECAR)
+            try:
+                for chunk in chunks:
+                    file.write(chunk)
+                file.sync()
+                aside = os.path.join(self._staging, attempt, _SIDECAR)
+                self._disk.rename(aside, os.path.join(self._retained, name))
+                self._disk.sync_directory(self._retained)
+            finally:
+                self._abandon(attempt)
 
     def ids(self) -> list[int]:
         """List the checkpoint directories. One without a manifest is damage, and its id is taken all the same."""
@@ -362,6 +382,24 @@ class DirectoryMedium:
                 raise
             return False
         return True
+
+    def read_document(self, name: str) -> Versioned | None:
+        """Read a file beside checkpoints/; its version is its digest."""
+        with _translated(f"cannot read {name}"):
+            try:
+                data = self._disk.read(os.path.join(self._base, name))
+            except FileNotFoundError:
+                return None
+        return Versioned(data, hashlib.sha256(data).hexdigest())
+
+    def write_document(self, name: str, data: bytes, version: str | None) -> None:
+        """Compare and replace under the lock."""
+        with _translated(f"cannot write {name}"), self._disk.locked(self._lock):
+            current = self.read_document(name)
+            if (current and current.version) != version:
+                raise VersionChanged
+            self._replace(os.path.join(self._base, name), data, flush=True)
+            self._disk.sync_directory(self._base)
 
     def write_segment(self, name: str, data: bytes, *, durable: bool) -> None:
         """Write under a name of this attempt alone, and rename into place; no lock that an epoch could wait for."""

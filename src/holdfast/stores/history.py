@@ -2,6 +2,7 @@
 
     epochs-001767225600000-1f0c6b6f4d9a2e77.jsonl     one line per epoch
     runs-001767225600000-90b1e2a7c4d35f18.jsonl       recoveries, replays, ends: rarer, and worth keeping longer
+    verifications-001767225600000-5b0c….jsonl         what reading a checkpoint in the background found
 
 A name says what is in a segment, when that begins and the digest of its bytes, so a damaged one is noticed and
 the same segment written again is the same file. Small segments are merged now and then, and the oldest go when a kind
@@ -22,10 +23,10 @@ from holdfast.stores.medium import Medium
 
 _log = logging.getLogger(__name__)
 
-EPOCH = "epoch"
+EPOCH, VERIFICATION = "epoch", "verification"
 _VERSION = 1
-_STREAMS = ("epochs", "runs")
-_NAME = re.compile(r"(epochs|runs)-[0-9]{15}-[0-9a-f]{16}\.jsonl")
+_STREAMS = ("epochs", "runs", "verifications")
+_NAME = re.compile(rf"({'|'.join(_STREAMS)})-[0-9]{{15}}-[0-9a-f]{{16}}\.jsonl")
 _TIDY_EVERY = 8
 
 
@@ -35,6 +36,7 @@ class HistoryLimits:
 
     epoch_bytes: int = 16 * 1024 * 1024
     run_bytes: int = 4 * 1024 * 1024
+    verification_bytes: int = 1024 * 1024
     segment_bytes: int = 1024 * 1024
     """A segment of this size is left alone; smaller ones are merged."""
     small_segments: int = 16
@@ -42,7 +44,7 @@ class HistoryLimits:
 
     def bytes_of(self, stream: str) -> int:
         """Return how much one stream may take."""
-        return self.epoch_bytes if stream == "epochs" else self.run_bytes
+        return dict(zip(_STREAMS, (self.epoch_bytes, self.run_bytes, self.verification_bytes), strict=True))[stream]
 
 
 class _Gone(Exception):
@@ -62,7 +64,7 @@ class History:
         self._appends = 0
 
     def append(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Write entries, oldest first: one segment for epochs, one for everything else. Now and then tidy up."""
+        """Write entries, oldest first: a segment for each stream among them. Now and then tidy up."""
         lines: dict[str, list[bytes]] = {}
         for entry in entries:
             line = canonical_json.compact({"v": _VERSION, **entry})
@@ -153,7 +155,7 @@ class History:
 
 
 def _stream_of(kind: str) -> str:
-    return "epochs" if kind == EPOCH else "runs"
+    return {EPOCH: "epochs", VERIFICATION: "verifications"}.get(kind, "runs")
 
 
 def _digest(data: bytes) -> str:

@@ -7,14 +7,16 @@ Spark's workers can read them too; on object storage their credentials come from
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from urllib.parse import unquote
 
 from holdfast.clock import new_token
 from holdfast.core.sources import Materials
 from holdfast.errors import StoreConfigurationError, TransientStoreError
 from holdfast.secrets import scrub
+from holdfast.stores import durable
 from holdfast.stores.objects import PART_BYTES, Bucket
 from holdfast.stores.urls import open_bucket
 
@@ -22,9 +24,11 @@ FOLDER = "materials"
 _TEMPORARY = ".tmp"
 
 
-def open_materials(place: str) -> Materials:
-    """Return the materials below a directory or an object storage URL."""
-    return BucketMaterials(place) if "://" in place else DirectoryMaterials(place)
+def open_materials(place: str, options: Mapping[str, str] | None = None) -> Materials:
+    """Return the materials below a directory or an object storage URL; `options` as for `open_store`."""
+    if "://" in place and not place.startswith("file://"):
+        return BucketMaterials(place, dict(options or {}))
+    return DirectoryMaterials(unquote(place.removeprefix("file://")))
 
 
 @dataclass(frozen=True)
@@ -48,16 +52,16 @@ class DirectoryMaterials:
         path = self._path(name)
         temporary = f"{path}.{new_token()}{_TEMPORARY}"
         with _translated(f"cannot write {name}"):
-            _make_directories(os.path.dirname(path))
+            durable.make_directories(os.path.dirname(path))
             try:
                 yield temporary
-                _sync(temporary)
+                durable.sync_file(temporary)
                 os.rename(temporary, path)
             except BaseException:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
                 raise
-            _sync(os.path.dirname(path))
+            durable.sync_file(os.path.dirname(path))
 
     def get(self, name: str) -> bytes | None:
         """Read a file."""
@@ -77,14 +81,22 @@ class DirectoryMaterials:
 
     def names(self, prefix: str = "") -> list[str]:
         """Walk the directory."""
+        found = (name for name in self._files() if not name.endswith(_TEMPORARY))
+        return sorted(name for name in found if name.startswith(prefix))
+
+    def sweep(self) -> None:
+        """Unlink files that were never renamed into place."""
+        for name in self._files():
+            if name.endswith(_TEMPORARY):
+                self.remove(name)
+
+    def _files(self) -> list[str]:
         with _translated(f"cannot list {self.place}"):
-            found = (
+            return [
                 os.path.relpath(os.path.join(folder, file), self.place).replace(os.sep, "/")
                 for folder, _, files in os.walk(self.place)
                 for file in files
-                if not file.endswith(_TEMPORARY)
-            )
-            return sorted(name for name in found if name.startswith(prefix))
+            ]
 
     def remove(self, name: str) -> None:
         """Unlink, and directories that are empty then."""
@@ -107,6 +119,7 @@ class BucketMaterials:
     """Materials below a prefix of a bucket."""
 
     place: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
     def put(self, name: str, data: bytes) -> None:
         """Put an object."""
@@ -139,8 +152,11 @@ class BucketMaterials:
 
     def names(self, prefix: str = "") -> list[str]:
         """List the objects."""
-        bucket, key = open_bucket(self.place)
+        bucket, key = open_bucket(self.place, self.options)
         return sorted(name for name in bucket.list(key) if name.startswith(prefix))
+
+    def sweep(self) -> None:
+        """Do nothing: an object is there as a whole, or not at all."""
 
     def remove(self, name: str) -> None:
         """Delete an object."""
@@ -149,10 +165,10 @@ class BucketMaterials:
 
     def below(self, prefix: str) -> "BucketMaterials":
         """Return a longer prefix."""
-        return BucketMaterials(f"{self.place.rstrip('/')}/{_checked(prefix)}")
+        return BucketMaterials(f"{self.place.rstrip('/')}/{_checked(prefix)}", self.options)
 
     def _object(self, name: str) -> tuple[Bucket, str]:
-        bucket, prefix = open_bucket(self.place)
+        bucket, prefix = open_bucket(self.place, self.options)
         return bucket, f"{prefix}/{_checked(name)}".lstrip("/")
 
 
@@ -161,26 +177,6 @@ def _checked(name: str) -> PurePosixPath:
     if not path.parts or path.is_absolute() or ".." in path.parts:
         raise StoreConfigurationError(f"'{name}' is no name for a file below a store")
     return path
-
-
-def _make_directories(path: str) -> None:
-    """Create a directory and what is missing above it, durably."""
-    missing = []
-    while not os.path.isdir(path):
-        missing.append(path)
-        path = os.path.dirname(path)
-    for folder in reversed(missing):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder)
-        _sync(os.path.dirname(folder))
-
-
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ class Staged:
 
 
 class Medium(Protocol):
-    """Storage for manifests, sidecars and one pointer; beside them, small segments of history."""
+    """Storage for manifests, sidecars and one pointer; beside them, documents and small segments of history."""
 
     def describe(self) -> str:
         """Return where this is, fit for a message: no credentials."""
@@ -65,6 +65,13 @@ class Medium(Protocol):
 
     def create_sidecar(self, checkpoint_id: int, chunks: Sequence[Buffer], total: int) -> None:
         """Create a sidecar under its plain name, without a manifest. AlreadySealed if there is one."""
+        ...
+
+    def put_sidecar(self, name: str, chunks: Iterable[Buffer], total: int) -> None:
+        """Write a sidecar of `total` bytes under the name it has in another store, durably; it appears whole.
+
+        One that is there under that name is replaced. When `chunks` raises, nothing changes.
+        """
         ...
 
     def ids(self) -> list[int]:
@@ -112,6 +119,14 @@ class Medium(Protocol):
 
     def sweep(self) -> int:
         """Remove leftovers of dead writers (temporary files, empty directories); return how many."""
+        ...
+
+    def read_document(self, name: str) -> Versioned | None:
+        """Return a small document that stands beside the checkpoints, None when there is none."""
+        ...
+
+    def write_document(self, name: str, data: bytes, version: str | None) -> None:
+        """Replace exactly that version, durably; None: create it. VersionChanged otherwise."""
         ...
 
     def write_segment(self, name: str, data: bytes, *, durable: bool) -> None:

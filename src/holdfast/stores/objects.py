@@ -58,8 +58,8 @@ class Objects(Protocol):
         """Put an object that must not exist; ObjectExists otherwise."""
         ...
 
-    def replace(self, key: str, data: bytes, version: str) -> None:
-        """Put over exactly that version; ObjectChanged otherwise."""
+    def replace(self, key: str, data: bytes, version: str) -> str:
+        """Put over exactly that version, and return the new one; ObjectChanged otherwise."""
         ...
 
     def upload(self, key: str, chunks: Iterable[Buffer]) -> None:
@@ -109,12 +109,12 @@ class Bucket:
                         raise ObjectExists from None
         raise TransientStoreError(f"cannot create {key}: it kept meeting other requests; try again")
 
-    def replace(self, key: str, data: bytes, version: str) -> None:
+    def replace(self, key: str, data: bytes, version: str) -> str:
         """Put with If-Match."""
         mode: Any = {"e_tag": version}
         with _translated(f"cannot replace {key}"):
             try:
-                obstore.put(self._store, key, data, mode=mode, use_multipart=False)
+                return str(obstore.put(self._store, key, data, mode=mode, use_multipart=False)["e_tag"])
             except (PreconditionError, FileNotFoundError, AlreadyExistsError):
                 raise ObjectChanged from None
 

@@ -1,12 +1,16 @@
 """Carries out retention: removes what `core.planning` says may go, and what dead writers left behind."""
 
+import contextlib
 import logging
+import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.names import sidecar_id_of
 from holdfast.core.planning import CheckpointFacts, Condition, RetentionPlan, plan_retention
-from holdfast.errors import CorruptCheckpoint, TransientStoreError, UnsupportedVersion
+from holdfast.errors import CorruptCheckpoint, InvalidRequest, TransientStoreError, UnsupportedVersion
 from holdfast.stores.medium import Medium, VersionChanged
 from holdfast.stores.verification import Verifier, parse_manifest
 
@@ -24,6 +28,19 @@ class Retention:
         self._medium = medium
         self._verifier = verifier
         self._verified: set[int] = set()
+        self._held: Counter[int] = Counter()
+        self._holding = threading.Lock()
+
+    @contextlib.contextmanager
+    def held(self, checkpoint_id: int) -> Iterator[None]:
+        """Remove nothing of a checkpoint meanwhile."""
+        with self._holding:
+            self._held[checkpoint_id] += 1
+        try:
+            yield
+        finally:
+            with self._holding:
+                self._held[checkpoint_id] -= 1
 
     def prune(self, keep: int) -> list[int]:
         """Remove checkpoints beyond `keep` and clean up orphans; return the ids that went."""
@@ -57,6 +74,31 @@ class Retention:
         """Remove sidecars that no manifest needs and leftovers of dead writers; return how many."""
         # The survey comes after the sweep, or what the sweep took would be counted twice.
         return self._medium.sweep() + self._clean(self._survey({}))
+
+    def remove_abandoned(self, fence: CheckpointManifest) -> list[int]:
+        """Remove what a sealed fence gives up, newest first, with every sidecar below it; return the ids that went.
+
+        Nothing that the fence does not name goes, and nothing at all if it goes on from a checkpoint.
+        """
+        if fence.kind != "fence" or fence.epoch != 0:
+            raise InvalidRequest(f"checkpoint {fence.checkpoint_id} does not give everything up: nothing was removed")
+        removed = [id for id in sorted(fence.abandons, reverse=True) if self._remove(id)]
+        for name in self._medium.sidecars():  # Whoever starts behind the fence needs nothing from before it.
+            if (sidecar_id_of(name) or fence.checkpoint_id) < fence.checkpoint_id:
+                self._medium.remove_sidecar(name)
+        self._medium.sweep()
+        return sorted(removed)
+
+    def _remove(self, checkpoint_id: int) -> bool:
+        while True:
+            stored = self._medium.read_manifest(checkpoint_id)
+            if stored is None and checkpoint_id not in self._medium.ids():
+                return False
+            try:
+                self._medium.remove_checkpoint(checkpoint_id, stored.version if stored else None, frozenset())
+                return True
+            except VersionChanged:
+                continue  # Somebody recorded a commit or a name in between.
 
     def _clean(self, survey: list[CheckpointFacts]) -> int:
         """Clean up beside what a survey found. What was sealed since is above its newest valid id: left alone."""
@@ -133,7 +175,7 @@ class Retention:
         return CheckpointFacts(
             checkpoint_id,
             Condition.VALID if holds else Condition.BROKEN,
-            named=manifest.identifier is not None,
+            named=manifest.identifier is not None or self._held[checkpoint_id] > 0,
             needs=manifest.needed_sidecars,
         )
 

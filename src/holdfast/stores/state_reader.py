@@ -69,19 +69,27 @@ class StateReader:
         if digest.hexdigest() != file.sha256:
             raise CorruptCheckpoint(_mismatch(file, digest.hexdigest()))
 
-    def damaged(self, files: Iterable[StateFile], on_bytes: Callable[[int], None]) -> Iterator[str]:
+    def damaged(
+        self,
+        files: Iterable[StateFile],
+        on_bytes: Callable[[int], None],
+        on_sound: Callable[[StateFile], object] = lambda file: None,
+    ) -> Iterator[str]:
         """Read every byte of `files` and yield what is not as it was sealed. Neighbours are read together."""
         for neighbours in _neighbours(files):
             try:
                 if len(neighbours) == 1:
                     for piece in self.stream(neighbours[0]):
                         on_bytes(len(piece))
+                    on_sound(neighbours[0])
                 else:
-                    yield from self._damaged_together(neighbours, on_bytes)
+                    yield from self._damaged_together(neighbours, on_bytes, on_sound)
             except CorruptCheckpoint as error:
                 yield str(error)
 
-    def _damaged_together(self, files: list[StateFile], on_bytes: Callable[[int], None]) -> Iterator[str]:
+    def _damaged_together(
+        self, files: list[StateFile], on_bytes: Callable[[int], None], on_sound: Callable[[StateFile], object]
+    ) -> Iterator[str]:
         sidecar, start, _ = _extent(files[0])
         end = max(_extent(file)[2] for file in files)
         data = memoryview(self._range(sidecar, start, end - start))
@@ -89,7 +97,9 @@ class StateReader:
             _, file_start, file_end = _extent(file)
             found = hashlib.sha256(data[file_start - start : file_end - start]).hexdigest()
             on_bytes(file.size)
-            if found != file.sha256:
+            if found == file.sha256:
+                on_sound(file)
+            else:
                 yield _mismatch(file, found)
 
     def _pieces(self, file: StateFile) -> Iterator[bytes]:

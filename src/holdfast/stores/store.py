@@ -3,7 +3,7 @@
 import builtins
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.buffers import Buffer
@@ -12,6 +12,7 @@ from holdfast.core.dependencies import CheckpointDependencies
 from holdfast.core.manifest import DEFAULT_VNODE_COUNT, CheckpointManifest
 from holdfast.core.names import sidecar_id_of, sidecar_name
 from holdfast.core.planning import RetentionPlan, merge_update
+from holdfast.core.sidecar import StateFile
 from holdfast.core.validation import RecoveryReport, ValidationResult
 from holdfast.errors import (
     CheckpointNotFound,
@@ -50,6 +51,11 @@ class DurableCheckpointStore:
         self._retention = Retention(medium, self._verifier)
         self.state_reader = StateReader(medium)
         self.history = History(medium)
+
+    @property
+    def medium(self) -> Medium:
+        """Where the bytes are: for whoever copies checkpoints as they are."""
+        return self._medium
 
     def describe(self) -> str:
         """Return where the store is, fit for a message."""
@@ -356,10 +362,33 @@ class DurableCheckpointStore:
     # Judging and tidying
 
     def validate_checkpoint(
-        self, checkpoint_id: int, on_bytes: ByteProgress = lambda count: None
+        self,
+        checkpoint_id: int,
+        on_bytes: ByteProgress = lambda count: None,
+        known: set[StateFile] | None = None,
     ) -> ValidationResult:
-        """Read every byte the checkpoint depends on."""
-        return self._verifier.check(checkpoint_id, digests=True, on_bytes=on_bytes)
+        """Read every byte the checkpoint depends on.
+
+        Files in `known` were found sound a moment ago and are not read again; those that turn out sound join them.
+        """
+        return self._verifier.check(checkpoint_id, digests=True, on_bytes=on_bytes, known=known)
+
+    def examine_checkpoint(self, checkpoint_id: int) -> ValidationResult:
+        """As `validate_checkpoint`, without reading state: checksum of the manifest, presence, lengths, indexes."""
+        return self._verifier.check(checkpoint_id, digests=False)
+
+    def glance_at(self, manifest: CheckpointManifest) -> ValidationResult:
+        """Say whether everything that a checkpoint needs is there and long enough; its bytes are not read."""
+        return self._verifier.judge(manifest, digests=False)
+
+    def damage_in(
+        self,
+        manifest: CheckpointManifest,
+        sidecars: Collection[str],
+        on_bytes: ByteProgress = lambda count: None,
+    ) -> builtins.list[str]:
+        """Read what a checkpoint, sealed or not, needs of some of its sidecars; return what is damaged there."""
+        return [*self._verifier.damage_in(manifest, sidecars, on_bytes)]
 
     def recover_latest_validated(self, on_bytes: ByteProgress = lambda count: None) -> RecoveryReport:
         """Walk newest to oldest."""
@@ -374,6 +403,14 @@ class DurableCheckpointStore:
         if keep_count < 0:
             raise InvalidRequest(f"cannot keep {keep_count} checkpoints")
         return self._retention.prune(keep_count)
+
+    def held(self, checkpoint_id: int) -> contextlib.AbstractContextManager[None]:
+        """Keep a checkpoint from being pruned by this process for a while."""
+        return self._retention.held(checkpoint_id)
+
+    def remove_abandoned(self, fence: CheckpointManifest) -> builtins.list[int]:
+        """Remove what a fence that starts afresh gives up; return the ids that went."""
+        return self._retention.remove_abandoned(fence)
 
     def plan_prune(self, keep_count: int) -> RetentionPlan:
         """Return what `prune` would do now, and do nothing."""

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -34,6 +35,7 @@ _CLIENT_OPTIONS = (
     ),
     *("pool_idle_timeout", "pool_max_idle_per_host", "proxy_url", "proxy_ca_certificate", "proxy_excludes"),
 )
+_RETRY_OPTIONS = ("max_retries", "retry_timeout")
 _shared_memory: dict[str, MemoryStore] = {}
 
 
@@ -49,8 +51,8 @@ def open_store(
 
     Opening proves that the storage honours conditional writes and creates what is missing; with `read_only`
     nothing is written, and a path that holds no store is an error. `options` are those of obstore (for example
-    `endpoint`, `region`); credentials are better left in the environment. `memory://name` is one store for the
-    whole process, `memory://` a new one each time.
+    `endpoint`, `region`, and `retry_timeout` in seconds); credentials are better left in the environment.
+    `memory://name` is one store for the whole process, `memory://` a new one each time.
     """
     medium = open_medium(os.fspath(url_or_path), options or {}, read_only=read_only)
     if not read_only:
@@ -128,12 +130,25 @@ def open_bucket(url: str, options: Mapping[str, str] | None = None) -> tuple[Buc
     if not parts.netloc:
         raise StoreConfigurationError(f"'{url}' names no bucket; use {parts.scheme}://bucket/prefix")
     client = {key: value for key, value in options.items() if key in _CLIENT_OPTIONS}
-    config: dict[str, Any] = {key: value for key, value in options.items() if key not in _CLIENT_OPTIONS}
+    apart = (*_CLIENT_OPTIONS, *_RETRY_OPTIONS)
+    config: dict[str, Any] = {key: value for key, value in options.items() if key not in apart}
     if client:  # Given at all, even empty, they replace those of the environment.
         config["client_options"] = client
     try:
+        if retry := _retry_config(options):
+            config["retry_config"] = retry
         store = obstore.store.from_url(f"{parts.scheme}://{parts.netloc}", **config)
     except (BaseError, ValueError) as error:
         reason = scrub(str(error).split("\n", 1)[0])
         raise StoreConfigurationError(f"cannot open '{url}': {reason}") from None
     return Bucket(store), parts.path.strip("/")
+
+
+def _retry_config(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return how long obstore itself repeats a request; what is left out is left to it."""
+    config: dict[str, Any] = {}
+    if "max_retries" in options:
+        config["max_retries"] = int(options["max_retries"])
+    if "retry_timeout" in options:
+        config["retry_timeout"] = timedelta(seconds=float(options["retry_timeout"]))
+    return config

@@ -1,6 +1,6 @@
 """Looking at a checkpoint before trusting it."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from holdfast.clock import Clock
@@ -55,11 +55,17 @@ class Verifier:
         self._reader = StateReader(medium)
 
     def check(
-        self, checkpoint_id: int, *, digests: bool, on_bytes: ByteProgress = lambda count: None
+        self,
+        checkpoint_id: int,
+        *,
+        digests: bool,
+        on_bytes: ByteProgress = lambda count: None,
+        known: set[StateFile] | None = None,
     ) -> ValidationResult:
         """Return the verdict. Storage that does not answer raises; damage is reported.
 
-        Without `digests`: checksum, presence and lengths. With them: every byte the checkpoint depends on.
+        Without `digests`: checksum, presence and lengths. With them: every byte the checkpoint depends on, except for
+        files of earlier sidecars that are `known` to be sound; all those that turn out to be are added to them.
         """
         stored = self._medium.read_manifest(checkpoint_id)
         if stored is None:
@@ -68,19 +74,27 @@ class Verifier:
             manifest = parse_manifest(stored.data, checkpoint_id)
         except CorruptCheckpoint as error:
             return _failed(checkpoint_id, str(error))
-        return self.judge(manifest, digests=digests, on_bytes=on_bytes)
+        return self.judge(manifest, digests=digests, on_bytes=on_bytes, known=known)
 
     def judge(
-        self, manifest: CheckpointManifest, *, digests: bool, on_bytes: ByteProgress = lambda count: None
+        self,
+        manifest: CheckpointManifest,
+        *,
+        digests: bool,
+        on_bytes: ByteProgress = lambda count: None,
+        known: set[StateFile] | None = None,
     ) -> ValidationResult:
         """As `check`, for a manifest that was read and parsed."""
         issues: list[ManifestWarning | IntegrityFailure] = [
             ManifestWarning(f"manifest validation: {finding}") for finding in manifest.validate(self._vnode_count)
         ]
-        issues += [IntegrityFailure(message) for message in self._failures(manifest, digests, on_bytes)]
+        sound = set() if known is None else known
+        issues += [IntegrityFailure(message) for message in self._failures(manifest, digests, on_bytes, sound)]
         return ValidationResult(manifest.checkpoint_id, tuple(issues))
 
-    def _failures(self, manifest: CheckpointManifest, digests: bool, on_bytes: ByteProgress) -> Iterator[str]:
+    def _failures(
+        self, manifest: CheckpointManifest, digests: bool, on_bytes: ByteProgress, known: set[StateFile]
+    ) -> Iterator[str]:
         if manifest.manifest_checksum is None:
             yield "manifest has no checksum: another system wrote it; bring it in with 'holdfast import'"
         if manifest.epoch == 0 or manifest.checkpoint_id == 0:
@@ -97,8 +111,26 @@ class Verifier:
             return
         yield from self._short(files)
         if digests:
+            wrong = list(self._wrong_state_checksum(manifest, on_bytes))
+            yield from wrong
+            if not wrong:
+                known.update(f for f in files if f.location is not None and f.location.sidecar == manifest.sidecar)
+            yield from self._wrong_digests(manifest, files, on_bytes, known)
+
+    def damage_in(
+        self, manifest: CheckpointManifest, sidecars: Collection[str], on_bytes: ByteProgress = lambda count: None
+    ) -> Iterator[str]:
+        """Read what a checkpoint needs of some of its sidecars, and yield what is not as it was sealed."""
+        if manifest.sidecar in sidecars:
             yield from self._wrong_state_checksum(manifest, on_bytes)
-            yield from self._wrong_digests(manifest, files, on_bytes)
+        others = set(sidecars) - {manifest.sidecar}
+        try:
+            files = self._reader.catalog(manifest).files
+        except CorruptCheckpoint as error:
+            yield str(error)
+            return
+        wanted = (file for file in files if file.location is not None and file.location.sidecar in others)
+        yield from self._reader.damaged(wanted, on_bytes)
 
     def _missing(self, manifest: CheckpointManifest) -> Iterator[str]:
         """Yield what is absent: sidecars, and ranges that reach beyond the end of the own one."""
@@ -156,11 +188,15 @@ class Verifier:
         return digest.hexdigest()
 
     def _wrong_digests(
-        self, manifest: CheckpointManifest, files: Iterable[StateFile], on_bytes: ByteProgress
+        self,
+        manifest: CheckpointManifest,
+        files: Iterable[StateFile],
+        on_bytes: ByteProgress,
+        known: set[StateFile],
     ) -> Iterator[str]:
         """Read what stands in earlier sidecars or inline; the own sidecar's bytes are in its checksum already."""
-        elsewhere = (f for f in files if f.location is None or f.location.sidecar != manifest.sidecar)
-        return self._reader.damaged(elsewhere, on_bytes)
+        elsewhere = [f for f in files if f.location is None or f.location.sidecar != manifest.sidecar]
+        return self._reader.damaged((f for f in elsewhere if f not in known), on_bytes, known.add)
 
 
 def _failed(checkpoint_id: int, message: str) -> ValidationResult:

@@ -36,10 +36,10 @@ class MemoryObjects:
         """Return a value that is equal for two buckets with the same content."""
         return tuple((key, stored.data) for key, stored in sorted(self._objects.items()))
 
-    def overwrite(self, key: str, data: bytes) -> None:
-        """Put other bytes under a key, as damage or a meddling hand would."""
+    def overwrite(self, key: str, data: bytes) -> str:
+        """Put other bytes under a key, as damage or a meddling hand would; return their version."""
         with self._lock:
-            self._put(key, data)
+            return self._put(key, data)
 
     def create(self, key: str, data: bytes) -> None:
         """Put an object that must not exist."""
@@ -48,12 +48,12 @@ class MemoryObjects:
                 raise ObjectExists
             self._put(key, data)
 
-    def replace(self, key: str, data: bytes, version: str) -> None:
+    def replace(self, key: str, data: bytes, version: str) -> str:
         """Put over exactly that version."""
         with self._lock:
             if key not in self._objects or self._objects[key].version != version:
                 raise ObjectChanged
-            self._put(key, data)
+            return self._put(key, data)
 
     def upload(self, key: str, chunks: Iterable[Buffer]) -> None:
         """Put a large object; it appears when it is whole."""
@@ -90,9 +90,10 @@ class MemoryObjects:
         with self._lock:
             self._objects.pop(key, None)
 
-    def _put(self, key: str, data: bytes) -> None:
+    def _put(self, key: str, data: bytes) -> str:
         self._versions += 1
         self._objects[key] = StoredObject(bytes(data), f'"{self._versions}"')
+        return self._objects[key].version
 
 
 class InterceptedObjects:
@@ -106,9 +107,9 @@ class InterceptedObjects:
         """Put an object that must not exist."""
         self._change(f"create {key}", lambda: self._objects.create(key, data))
 
-    def replace(self, key: str, data: bytes, version: str) -> None:
+    def replace(self, key: str, data: bytes, version: str) -> str:
         """Put over exactly that version."""
-        self._change(f"replace {key}", lambda: self._objects.replace(key, data, version))
+        return self._change(f"replace {key}", lambda: self._objects.replace(key, data, version))
 
     def upload(self, key: str, chunks: Iterable[Buffer]) -> None:
         """Put a large object."""

@@ -7,9 +7,19 @@ from typing import Annotated
 
 import typer
 
-from holdfast.interfaces.cli import carrying, deciding, judging, looking, pipelines, savepoints, tidying
-from holdfast.interfaces.cli.exit_codes import EPILOG
+from holdfast.interfaces.cli import (
+    carrying,
+    deciding,
+    judging,
+    looking,
+    pipelines,
+    savepoints,
+    serving,
+    syncing,
+    tidying,
+)
 from holdfast.interfaces.cli.parameters import OneLineGroup
+from holdfast.interfaces.exit_codes import EPILOG
 
 app = typer.Typer(
     name="holdfast",
@@ -20,7 +30,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for group in (pipelines, looking, judging, tidying, savepoints, carrying, deciding):
+for group in (pipelines, serving, looking, judging, tidying, savepoints, carrying, syncing, deciding):
     group.register(app)
 
 

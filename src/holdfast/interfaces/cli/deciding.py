@@ -12,10 +12,11 @@ from holdfast.interfaces import deciding
 from holdfast.interfaces.cli.output import Output
 from holdfast.interfaces.cli.parameters import Json, Store, StoreCommand
 from holdfast.interfaces.cli.running import debugging, reporting
-from holdfast.interfaces.cli.watching import LineWatcher, Redact, Watcher, logs_as_notes
+from holdfast.interfaces.cli.watching import LineWatcher, Watcher, logs_as_notes
 from holdfast.interfaces.execution import recover_pipeline
 from holdfast.interfaces.opening import open_service
 from holdfast.interfaces.pipeline_file import PipelineFile, read_pipeline_file
+from holdfast.interfaces.redaction import Redact
 from holdfast.interfaces.run_reports import ResolutionReceipt
 
 

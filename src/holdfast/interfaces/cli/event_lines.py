@@ -3,8 +3,18 @@
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.engine.events import EpochCommitted, EpochReplayed, Event, Recovered, SinkRetry, Stopped
+from holdfast.engine.events import (
+    CheckpointVerified,
+    EpochCommitted,
+    EpochReplayed,
+    Event,
+    Recovered,
+    SinkRetry,
+    Stopped,
+    SyncFailed,
+)
 from holdfast.interfaces.cli.phrases import count_text, counted, folded_ids, span_text
+from holdfast.interfaces.http.settings import HttpListening
 
 _NOTHING_THERE = "nothing to restore"
 _GIVEN_UP = "abandoned"
@@ -24,9 +34,20 @@ def lines_of(event: Event) -> list[str]:
                 f"sink {event.sink}: {event.action} of epoch {event.epoch} failed ({event.error}), "
                 f"trying again in {event.pause_seconds:.1f} s"
             ]
+        case CheckpointVerified() if event.problems:
+            return [f"checkpoint {event.checkpoint_id} is damaged: {'; '.join(event.problems)}"]
+        case SyncFailed():
+            return [f"{event.action} failed ({event.error}), {_next_try(event.pause_seconds)}"]
+        case HttpListening():
+            taken = f", because {event.instead_of} is taken" if event.instead_of else ""
+            return [f"HTTP API on {event.url}{taken}"]
         case Stopped(error=None):
             return [f"stopped after epoch {event.epoch}"]
     return []
+
+
+def _next_try(pause_seconds: float | None) -> str:
+    return "not tried again by itself" if pause_seconds is None else f"trying again in {pause_seconds:.1f} s"
 
 
 def _committed(event: EpochCommitted) -> str:

@@ -16,8 +16,10 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from holdfast.interfaces.cli.human_health import print_health
 from holdfast.interfaces.cli.human_history import print_epochs, print_start, print_starts
 from holdfast.interfaces.cli.human_report import print_difference, print_report
+from holdfast.interfaces.cli.human_sync import print_copied, print_sync_status
 from holdfast.interfaces.cli.output import ByteProgress, Output
 from holdfast.interfaces.cli.phrases import (
     age_text,
@@ -52,6 +54,8 @@ from holdfast.interfaces.run_reports import (
     SparkExportReceipt,
     StarterReceipt,
 )
+from holdfast.interfaces.syncing import CopyReceipt, SyncReport
+from holdfast.interfaces.verdict import StoreHealth
 
 _STYLES = {
     Standing.VALID: "green",
@@ -114,6 +118,10 @@ class HumanOutput(Output):
     def start_record(self, start: StartRecord) -> None:
         """Print what a start found and did, in sections."""
         print_start(self._screen, start)
+
+    def health(self, health: StoreHealth) -> None:
+        """Print the verdict first, then why, then what it rests on."""
+        print_health(self._screen, health)
 
     def verification(self, verification: Verification) -> None:
         """Print a line per checkpoint, its problems below it, and the verdict last."""
@@ -212,6 +220,14 @@ class HumanOutput(Output):
             self._screen.line("a pipeline that was writing to this store is fenced: it stops at its next checkpoint")
         for note in receipt.notes:
             self._screen.line(styled("note", "yellow"), f": {note}")
+
+    def copied(self, action: str, receipt: CopyReceipt) -> None:
+        """Print what was moved."""
+        print_copied(self._screen, action, receipt)
+
+    def sync_status(self, report: SyncReport) -> None:
+        """Print both sides."""
+        print_sync_status(self._screen, report)
 
     def checked(self, check: PipelineCheck) -> None:
         """Print what the file says, one line per part."""

@@ -1,21 +1,45 @@
-"""Commands that judge: verify, recover."""
+"""Commands that judge: health, verify, recover."""
 
 from typing import Annotated
 
 import typer
 
 from holdfast.errors import InvalidRequest
-from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.parameters import Json, Store, StoreCommand
 from holdfast.interfaces.cli.running import reporting, stop
+from holdfast.interfaces.exit_codes import ExitCode
 from holdfast.interfaces.opening import open_service
 from holdfast.interfaces.service import LATEST
+from holdfast.interfaces.verdict import Recoverable, StoreHealth
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
+    app.command("health", cls=StoreCommand, short_help="Say whether we could recover now.")(health)
     app.command("verify", cls=StoreCommand, short_help="Read every byte and give a verdict.")(verify)
     app.command("recover", cls=StoreCommand, short_help="Show what recovery would choose, and why.")(recover)
+
+
+def health(store: Store, json: Json = False) -> None:
+    """Say whether a start would recover now: from which checkpoint, how old, verified when, and in what time.
+
+    Reads no state, so it is quick; what reading found comes from the history that running pipelines write. Exits with
+    0 for yes, 9 when something needs a look, 1 when there is nothing to recover, 3 when recovery would refuse.
+    """
+    with reporting(json) as output:
+        found = open_service(store).health()
+        output.health(found)
+        if (code := _code(found)) is not ExitCode.OK:
+            stop(code)
+
+
+def _code(health: StoreHealth) -> ExitCode:
+    match health.recoverable:
+        case Recoverable.YES:
+            return ExitCode.OK
+        case Recoverable.DEGRADED:
+            return ExitCode.DEGRADED
+    return ExitCode.REFUSED if health.refused else ExitCode.NO
 
 
 def verify(

@@ -20,8 +20,10 @@ from holdfast.interfaces.cli.phrases import (
     span_text,
 )
 from holdfast.interfaces.cli.screen import console_on, styled
-from holdfast.interfaces.cli.watching import Redact, Watcher
+from holdfast.interfaces.cli.watching import Watcher
+from holdfast.interfaces.http.settings import HttpListening
 from holdfast.interfaces.progress import RunProgress, SinkProgress, Snapshot
+from holdfast.interfaces.redaction import Redact
 from holdfast.interfaces.reports import time_text
 
 _PER_SECOND = 4
@@ -68,7 +70,7 @@ class LiveWatcher(Watcher):
         self._progress.on_event(event)
         if not isinstance(event, EpochCommitted | Stopped):
             for line in lines_of(event):
-                self._print(line, "default" if isinstance(event, Recovered) else "yellow")
+                self._print(line, "default" if isinstance(event, Recovered | HttpListening) else "yellow")
 
     def note(self, text: str) -> None:
         """Print it above the view."""

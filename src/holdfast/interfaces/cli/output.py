@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.phrases import printable
 from holdfast.interfaces.comparison import Difference
+from holdfast.interfaces.exit_codes import ExitCode
 from holdfast.interfaces.history import EpochHistory, StartHistory, StartRecord
 from holdfast.interfaces.reports import (
     CheckpointReport,
@@ -35,6 +35,8 @@ from holdfast.interfaces.run_reports import (
     SparkExportReceipt,
     StarterReceipt,
 )
+from holdfast.interfaces.syncing import CopyReceipt, SyncReport
+from holdfast.interfaces.verdict import StoreHealth
 
 ByteProgress = Callable[[int], None]
 
@@ -77,6 +79,10 @@ class Output(ABC):
         """Show one start."""
 
     @abstractmethod
+    def health(self, health: StoreHealth) -> None:
+        """Show whether we could recover now."""
+
+    @abstractmethod
     def verification(self, verification: Verification) -> None:
         """Show verdicts, the overall one last."""
 
@@ -107,6 +113,14 @@ class Output(ABC):
     @abstractmethod
     def imported(self, receipt: ImportReceipt) -> None:
         """Show under which id a checkpoint came in, and what that means."""
+
+    @abstractmethod
+    def copied(self, action: str, receipt: CopyReceipt) -> None:
+        """Show what a push or a pull moved."""
+
+    @abstractmethod
+    def sync_status(self, report: SyncReport) -> None:
+        """Show how a store and its bucket stand to each other."""
 
     @abstractmethod
     def progress(self, doing: str, total: Callable[[], int | None]) -> AbstractContextManager[ByteProgress]:
@@ -180,6 +194,10 @@ class JsonOutput(Output):
         """Print the record."""
         self._record(start)
 
+    def health(self, health: StoreHealth) -> None:
+        """Print the record."""
+        self._record(health)
+
     def verification(self, verification: Verification) -> None:
         """Print the record."""
         self._record(verification)
@@ -211,6 +229,14 @@ class JsonOutput(Output):
     def imported(self, receipt: ImportReceipt) -> None:
         """Print the record."""
         self._record(receipt)
+
+    def copied(self, action: str, receipt: CopyReceipt) -> None:
+        """Print the record."""
+        self._record(receipt)
+
+    def sync_status(self, report: SyncReport) -> None:
+        """Print the record."""
+        self._print({**report.to_json_value(), "in_order": report.in_order})
 
     @contextlib.contextmanager
     def progress(self, doing: str, total: Callable[[], int | None]) -> Iterator[ByteProgress]:

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.phrases import printable
+from holdfast.interfaces.exit_codes import ExitCode
 
 STORE_VARIABLE = "HOLDFAST_STORE"
 

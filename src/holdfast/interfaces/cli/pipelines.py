@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from holdfast.errors import InvalidRequest, StoreConfigurationError
-from holdfast.interfaces.cli.exit_codes import ExitCode
+from holdfast.interfaces.cli.http_options import Http, Insecure, NoHttp, http_settings
 from holdfast.interfaces.cli.live import LiveWatcher
 from holdfast.interfaces.cli.output import Output
 from holdfast.interfaces.cli.parameters import Json
@@ -15,6 +15,8 @@ from holdfast.interfaces.cli.phrases import counted
 from holdfast.interfaces.cli.running import confirm, debugging, reporting, stop
 from holdfast.interfaces.cli.watching import JsonWatcher, LineWatcher, Watcher, logs_as_notes
 from holdfast.interfaces.execution import RunOptions, run_pipeline
+from holdfast.interfaces.exit_codes import ExitCode
+from holdfast.interfaces.manager.reporting import under_manager
 from holdfast.interfaces.opening import open_service
 from holdfast.interfaces.pipeline_file import PipelineFile, read_pipeline_file
 from holdfast.interfaces.pipeline_file.starter import write_starter
@@ -76,6 +78,15 @@ def run(
             show_default=False,
         ),
     ] = None,
+    paused: Annotated[
+        bool, typer.Option("--paused", help="Recover, then hold before the next epoch until told to go on over HTTP.")
+    ] = False,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Follow what runs elsewhere, and take over when told to over HTTP.")
+    ] = False,
+    http: Http = None,
+    no_http: NoHttp = False,
+    insecure: Insecure = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask about --fresh.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print each event as one line of JSON.")] = False,
@@ -83,13 +94,16 @@ def run(
     """Run a pipeline: recover, then process epochs until stopped.
 
     The first Ctrl-C or SIGTERM lets the running epoch finish and exits with 0; a second one stops at once, which
-    recovery survives. On a terminal a live view is shown, elsewhere plain lines.
+    recovery survives. On a terminal a live view is shown, elsewhere plain lines. Meanwhile the pipeline answers over
+    HTTP: docs/http_api.md.
     """
-    with reporting(json, in_lines=True) as output:
+    with reporting(json, in_lines=True) as output, under_manager(lambda text: output.redact(text)) as manager:
         if quiet and json:
             raise InvalidRequest("--quiet and --json exclude each other")
         if fresh and from_id is not None:
             raise InvalidRequest("--fresh and --from exclude each other: one starts over, the other goes back")
+        if standby and (fresh or from_id is not None):
+            raise InvalidRequest("--standby goes on from what runs elsewhere: leave --fresh and --from out")
         pipeline = read_pipeline_file(file)
         output.redact = pipeline.environment.redact
         if fresh:
@@ -100,10 +114,13 @@ def run(
             from_id=None if from_id is None else open_service(pipeline.store).resolve(from_id),
             sinks="refuse" if sinks is None else sinks.value,
             on_change=None if on_change is None else on_change.value,
+            paused=paused,
+            standby=standby,
             debug=debugging(),
         )
+        serving = manager.http or http_settings(pipeline.http, http, off=no_http, insecure=insecure)
         with _watcher(pipeline, quiet=quiet, as_json=json) as watcher, logs_as_notes(watcher, debug=debugging()):
-            run_pipeline(pipeline, options, watcher)
+            run_pipeline(pipeline, options, manager.heard(watcher), serving)
 
 
 def _confirm_fresh(pipeline: PipelineFile, output: Output, *, yes: bool) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import typer
 
 from holdfast.errors import HoldfastError, InvalidRequest, PipelineError
-from holdfast.interfaces.cli.exit_codes import ExitCode, exit_code_of
 from holdfast.interfaces.cli.human import HumanOutput
 from holdfast.interfaces.cli.output import JsonOutput, Output
+from holdfast.interfaces.exit_codes import ExitCode, exit_code_of
 from holdfast.secrets import scrub
 
 _REMOVES = "this removes checkpoints and nobody can be asked here: give --yes, or --dry-run to look"

@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.output import Output
 from holdfast.interfaces.cli.parameters import DryRun, Json, Store, StoreCommand
 from holdfast.interfaces.cli.phrases import counted
 from holdfast.interfaces.cli.running import confirm, reporting, stop
+from holdfast.interfaces.exit_codes import ExitCode
 from holdfast.interfaces.opening import open_service
 from holdfast.interfaces.service import CheckpointService
 

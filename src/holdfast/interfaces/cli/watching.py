@@ -5,17 +5,16 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, TextIO
+from typing import TextIO
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.engine.events import Event
 from holdfast.interfaces.cli.event_lines import lines_of
 from holdfast.interfaces.cli.phrases import printable
+from holdfast.interfaces.redaction import Redact, redacted
 from holdfast.interfaces.reports import time_text
-
-Redact = Callable[[str], str]
 
 
 class Watcher:
@@ -77,22 +76,12 @@ class JsonWatcher(Watcher):
 
     def on_event(self, event: Event) -> None:
         """Write the structured form."""
-        document = _redacted(event.to_json_value(), self._redact)
+        document = redacted(event.to_json_value(), self._redact)
         self._write_line(json.dumps(document, ensure_ascii=False, default=str))
 
     def note(self, text: str) -> None:
         """Write it to stderr: stdout is for events."""
         print(f"holdfast: warning: {printable(self._redact(text))}", file=sys.stderr, flush=True)
-
-
-def _redacted(value: Any, redact: Redact) -> Any:
-    if isinstance(value, str):
-        return redact(value)
-    if isinstance(value, dict):
-        return {key: _redacted(item, redact) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_redacted(item, redact) for item in value]
-    return value
 
 
 @contextlib.contextmanager

@@ -3,13 +3,17 @@
 import contextlib
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from holdfast.engine.events import Event
+from holdfast.engine.requests import CheckpointRequests
+from holdfast.interfaces import late
+from holdfast.interfaces.control import StandingBy
 from holdfast.interfaces.execution.failures import Whereabouts, explained
 from holdfast.interfaces.execution.session import ending, start_session
 from holdfast.interfaces.execution.signals import StopSignals
+from holdfast.interfaces.http.settings import HttpSettings
 from holdfast.interfaces.pipeline_file import PipelineFile
 from holdfast.interfaces.pipeline_file.building import Running, build_pipeline, recover_only
 
@@ -35,25 +39,46 @@ class RunOptions:
     from_id: int | None = None
     sinks: str = "refuse"
     on_change: str | None = None
+    paused: bool = False
+    standby: bool = False
     debug: bool = False
 
 
-def run_pipeline(file: PipelineFile, options: RunOptions, watcher: RunWatcher) -> None:
-    """Run until there is nothing more to do, or until a signal; raise what ended it otherwise."""
-    where = Whereabouts()
+def run_pipeline(
+    file: PipelineFile, options: RunOptions, watcher: RunWatcher, http: HttpSettings | None = None
+) -> None:
+    """Run until there is nothing more to do, until a signal, or until the API says so; raise what ended it otherwise.
+
+    With `http` the API of the pipeline is served meanwhile.
+    """
+    where, requests, serving = Whereabouts(), CheckpointRequests(), late.serving()
+    listening = None if http is None else http.listen()
     watcher.entering("starting Spark")
     spark = start_session(file, debug=options.debug)
     with StopSignals() as signals, ending(spark), _explaining(file, where):
-        watcher.entering("recovering")
-        pipeline = build_pipeline(file, spark, on_change=options.on_change)
-        running = pipeline.start(
-            once=options.once,
-            fresh=options.fresh,
-            from_id=options.from_id,
-            sinks=options.sinks,
-            observers=[where, watcher],
-        )
-        _until_the_end(running, signals, watcher)
+        local = serving.local_pipeline(file, requests, signals)
+        with serving.served(local, http, listening, watcher):
+            pipeline = build_pipeline(file, spark, on_change=options.on_change)
+            local.opened(pipeline.store)
+            if options.standby:
+                watcher.entering("standing by")
+                standby = pipeline.stand_by([watcher, local])
+                local.standing_by(standby)
+                if not _activated(standby, signals):
+                    return
+                options = replace(options, paused=standby.paused)
+            watcher.entering("recovering")
+            running = pipeline.start(
+                once=options.once,
+                fresh=options.fresh,
+                from_id=options.from_id,
+                sinks=options.sinks,
+                paused=options.paused,
+                observers=[where, watcher, local],
+                requests=requests,
+            )
+            local.started(running)
+            _until_the_end(running, signals, watcher)
 
 
 def recover_pipeline(file: PipelineFile, watcher: RunWatcher, *, debug: bool = False) -> dict[str, Any]:
@@ -64,6 +89,17 @@ def recover_pipeline(file: PipelineFile, watcher: RunWatcher, *, debug: bool = F
     with StopSignals(), ending(spark), _explaining(file, where):
         watcher.entering("recovering")
         return recover_only(file, spark, [where, watcher])
+
+
+def _activated(standby: StandingBy, signals: StopSignals) -> bool:
+    """Wait until a standby is activated; False when a signal or the API ended it first."""
+
+    def stop() -> None:
+        signals.woken.wait()
+        standby.stop()
+
+    threading.Thread(target=stop, name="holdfast-standby", daemon=True).start()
+    return standby.wait()
 
 
 def _until_the_end(running: Running, signals: StopSignals, watcher: RunWatcher) -> None:

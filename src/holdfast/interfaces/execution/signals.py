@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = b"\x1b[?25h\n"
@@ -34,10 +34,21 @@ class StopSignals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def stop(self) -> None:
+        """Stop as the first signal would, on somebody's request. May be called from any thread."""
+        if self.received is None:
+            self.received = signal.SIGTERM
+        self.woken.set()
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
-            if sys.stdout.isatty():
-                os.write(1, _SHOW_CURSOR)
-            os._exit(128 + number)
+            end_at_once(number)
         self.received = number
         self.woken.set()
+
+
+def end_at_once(number: int = signal.SIGTERM) -> NoReturn:
+    """End the process as that signal would: nothing is finished, and recovery makes up for it."""
+    if sys.stdout.isatty():
+        os.write(1, _SHOW_CURSOR)
+    os._exit(128 + number)

@@ -5,14 +5,17 @@ from typing import Any, Protocol
 
 from holdfast.engine.events import Observer
 from holdfast.engine.identity import OnChange
+from holdfast.engine.requests import CheckpointRequests
 from holdfast.engine.startup import StartOptions
 from holdfast.errors import PipelineDefinitionError
 from holdfast.interfaces import late
+from holdfast.interfaces.control import RunningPipeline, StandingBy
 from holdfast.interfaces.pipeline_file.nodes import Node
 from holdfast.interfaces.pipeline_file.reading import PipelineFile
+from holdfast.stores.store import DurableCheckpointStore
 
 
-class Running(Protocol):
+class Running(RunningPipeline, Protocol):
     """What `Pipeline.start` returns, as far as the interfaces use it."""
 
     def wait(self) -> None:
@@ -27,10 +30,27 @@ class Running(Protocol):
 class Startable(Protocol):
     """A `Pipeline`, as far as the interfaces use it."""
 
+    @property
+    def store(self) -> DurableCheckpointStore:
+        """Where the checkpoints are; opened when it is first asked for."""
+        ...
+
     def start(
-        self, *, once: bool, fresh: bool, from_id: int | None, sinks: str, observers: Iterable[Observer]
+        self,
+        *,
+        once: bool,
+        fresh: bool,
+        from_id: int | None,
+        sinks: str,
+        paused: bool,
+        observers: Iterable[Observer],
+        requests: CheckpointRequests,
     ) -> Running:
         """Recover and start."""
+        ...
+
+    def stand_by(self, observers: Iterable[Observer]) -> StandingBy:
+        """Follow what runs elsewhere."""
         ...
 
 

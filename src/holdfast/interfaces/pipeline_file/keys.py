@@ -20,14 +20,29 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "on_change",
         "work_dir",
         "delivery",
+        "http",
+        "sync",
         "sources",
         "tables",
         "views",
         "sinks",
     ),
     "spark": ("master", "conf", "packages"),
-    "checkpoint": ("retain", "state_partitions", "inline_threshold", "state"),
+    "checkpoint": ("retain", "state_partitions", "inline_threshold", "state", "verify_interval"),
     "delivery": ("prepare_seconds", "commit_seconds", "attempts", "collect_bytes"),
+    "http": ("enabled", "address", "token_file", "read_token_file", "allowed_hosts"),
+    "sync": (
+        "bucket",
+        "start_from_checkpoint",
+        "fail_if_no_checkpoint",
+        "push_interval",
+        "pull_interval",
+        "standby",
+        "read_bucket",
+        "retention_min_count",
+        "retention_min_age",
+        "storage_options",
+    ),
     SOURCE: (
         "delta",
         "files",
@@ -151,5 +166,5 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     f"{SINK}.memory": (),
 }
 
-SECTIONS = ("spark", "checkpoint", "delivery")
+SECTIONS = ("spark", "checkpoint", "delivery", "http", "sync")
 """Sections of the whole file, where a key that stands at the top by mistake may belong."""

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.core.intervals import INTERVAL
@@ -11,18 +11,15 @@ from holdfast.engine.delivery import DeliverySettings
 from holdfast.engine.identity import OnChange
 from holdfast.errors import PipelineDefinitionError, StoreConfigurationError
 from holdfast.interfaces.pipeline_file.environment import Environment
+from holdfast.interfaces.pipeline_file.http import HttpSection, read_http
 from holdfast.interfaces.pipeline_file.keys import KEYS, ROOT, SECTIONS
 from holdfast.interfaces.pipeline_file.making import INTERVAL_EXPECTED
 from holdfast.interfaces.pipeline_file.nodes import Document, Node, Section, parse
-from holdfast.interfaces.pipeline_file.parts import (
-    SinkEntry,
-    SourceEntry,
-    ViewEntry,
-    read_sink,
-    read_source,
-    read_view,
-)
+from holdfast.interfaces.pipeline_file.sinks import SinkEntry, read_sink
+from holdfast.interfaces.pipeline_file.sources import SourceEntry, read_source
+from holdfast.interfaces.pipeline_file.sync import read_sync
 from holdfast.interfaces.pipeline_file.tables import TableEntry, read_tables
+from holdfast.interfaces.pipeline_file.views import ViewEntry, read_view
 from holdfast.stores.urls import open_medium
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -52,6 +49,7 @@ class PipelineFile:
     views: tuple[ViewEntry, ...]
     sinks: tuple[SinkEntry, ...]
     environment: Environment
+    http: HttpSection = field(default_factory=HttpSection)
 
     @property
     def guarantee(self) -> str:
@@ -82,8 +80,11 @@ def read_pipeline_file(path: str, variables: Mapping[str, str] = os.environ) -> 
     views = _views(top.get("views"), [source.name for source in sources], [table.name for table in tables])
     known = [*(source.name for source in sources), *(view.name for view in views)]
     sinks = tuple(read_sink(*entry, known, guarantee) for entry in top.need("sinks").named("sink"))
+    if (sync := top.get("sync")) is not None:
+        settings["sync"] = read_sync(sync, sinks)
+    session, http = _session(top.get("spark")), read_http(top.get("http"))
     return PipelineFile(
-        path, name, store, settings, _session(top.get("spark")), sources, tables, views, sinks, document.environment
+        path, name, store, settings, session, sources, tables, views, sinks, document.environment, http
     )
 
 
@@ -146,6 +147,9 @@ def _checkpoint(node: Node) -> dict[str, Any]:
             settings[key] = value.integer(minimum)
     if (state := section.get("state")) is not None:
         settings["state"] = state.text(("rocksdb", "memory"))
+    if (verify := section.get("verify_interval")) is not None:
+        never = verify.text() == "never"
+        settings["verify_interval"] = None if never else verify.matching(INTERVAL, f"{INTERVAL_EXPECTED}, or never")
     return settings
 
 

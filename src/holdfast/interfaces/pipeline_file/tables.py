@@ -8,7 +8,7 @@ from holdfast.core.intervals import INTERVAL
 from holdfast.core.tables import TableSpec
 from holdfast.interfaces import late
 from holdfast.interfaces.pipeline_file.keys import KEYS, TABLE
-from holdfast.interfaces.pipeline_file.making import INTERVAL_EXPECTED, check_name, made
+from holdfast.interfaces.pipeline_file.making import INTERVAL_EXPECTED, Readers, arguments_of, check_name, made
 from holdfast.interfaces.pipeline_file.nodes import Node, Section
 
 
@@ -69,13 +69,11 @@ def _sqlite(sqlite: Section) -> TableSpec:
 
 def _constructed(kind: str, place: str, section: Section, **arguments: Any) -> TableSpec:
     """Call a constructor of `holdfast.tables`; what the file leaves out is left to it."""
-    given = {key: section.get(key) for key in _SETTINGS}
-    settings = {key: _SETTINGS[key](node) for key, node in given.items() if node is not None}
-    spec: TableSpec = getattr(late.tables(), kind)(place, **settings, **arguments)
+    spec: TableSpec = getattr(late.tables(), kind)(place, **arguments_of(section, _SETTINGS), **arguments)
     return spec
 
 
-_SETTINGS: Mapping[str, Callable[[Node], Any]] = {
+_SETTINGS: Readers = {
     "copy": Node.flag,
     "storage_options": Node.options,
     "format": lambda node: node.text(("parquet", "json", "csv")),

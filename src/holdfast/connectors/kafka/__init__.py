@@ -1,0 +1,1 @@
+"""Kafka topics: `source` says from where Spark's connector reads, `sink` writes in transactions."""

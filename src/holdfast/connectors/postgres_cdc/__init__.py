@@ -1,0 +1,1 @@
+"""Changes of PostgreSQL tables: a first copy, then logical decoding from a slot that is let go of late."""

@@ -1,0 +1,169 @@
+"""A PostgreSQL table beside its changes: its slot, its snapshot, how far behind we are, what may be let go."""
+
+import json
+import logging
+from collections.abc import Mapping
+
+from holdfast.clock import SYSTEM_CLOCK, Clock
+from holdfast.connectors.change_rows import MATERIALS, STARTING_OFFSET
+from holdfast.connectors.postgres_cdc.positions import Position, lsn_text
+from holdfast.connectors.postgres_cdc.session import Session
+from holdfast.connectors.postgres_cdc.settings import CdcSettings
+from holdfast.connectors.postgres_cdc.slots import (
+    Slot,
+    advance_slot,
+    create_slot,
+    drop_slot,
+    find_slot,
+    head_of,
+    held_slot,
+    refuse_other_history,
+)
+from holdfast.connectors.postgres_cdc.snapshot import FOLDER, find_snapshot, remove_snapshot, take_snapshot
+from holdfast.connectors.postgres_cdc.table import (
+    CdcTable,
+    check_publication,
+    columns_to_read,
+    ensure_publication,
+    find_table,
+    require_logical_log,
+)
+from holdfast.core.sources import Lag, Offsets, SourceContext
+from holdfast.errors import SourceError, SourceHistoryLost
+
+_BEGUN = f"{FOLDER}/begun.json"
+_REST = 10
+"""After moving the slot it is left alone for so many times as long as that took."""
+_log = logging.getLogger(__name__)
+
+
+class PostgresCdcControl:
+    """The engine's side of a postgres_cdc source."""
+
+    def __init__(
+        self, settings: CdcSettings, *, snapshot: bool, slot_is_named: bool, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._clock, self._rest_until = clock, 0.0
+        self._settings, self._wants_snapshot, self._slot_is_named = settings, snapshot, slot_is_named
+        self._session = Session(settings.address)
+        self._asking = Session(settings.address)
+        self._context: SourceContext
+        self._has_materials = True
+
+    def bind(self, context: SourceContext) -> None:
+        """Take the place where the snapshot goes."""
+        self._context = context
+
+    # start
+
+    def begin(self) -> Offsets:
+        """Create publication and slot and take the snapshot; what a crash left half done is done again."""
+        table = self._checked_table()
+        ensure_publication(self._session, self._settings, table)
+        if not self._wants_snapshot:
+            return Position(self._slot_to_begin_with()).offsets()
+        snapshot = find_snapshot(self._context.materials)
+        slot = find_slot(self._session, self._settings.slot)
+        if snapshot is None or slot is None or slot.lost or slot.confirmed > snapshot.lsn:
+            self._make_room()
+            columns = columns_to_read(self._session, self._settings, table)
+            snapshot = take_snapshot(self._settings, table, columns, self._context.materials)
+        return Position(snapshot.lsn, 0 if snapshot.chunks else None).offsets()
+
+    def _make_room(self) -> None:
+        """Drop the slot of an attempt that broke off, and note that the next one is ours."""
+        settings, materials = self._settings, self._context.materials
+        if find_slot(self._session, settings.slot) is not None:
+            if materials.get(_BEGUN) is None:
+                raise SourceError(
+                    f"slot '{settings.slot}' exists already, and this pipeline did not make it: name another one "
+                    f"with slot, or if nobody needs it: SELECT pg_drop_replication_slot('{settings.slot}')"
+                )
+            drop_slot(self._session, settings.slot)
+        remove_snapshot(materials)
+        self._note_slot()
+
+    def _note_slot(self) -> None:
+        self._context.materials.put(_BEGUN, json.dumps({"slot": self._settings.slot}).encode())
+
+    def _slot_to_begin_with(self) -> int:
+        slot = find_slot(self._session, self._settings.slot)
+        if slot is None:
+            self._note_slot()
+            return create_slot(self._session, self._settings.slot).confirmed
+        if not self._slot_is_named and self._context.materials.get(_BEGUN) is None:
+            raise SourceError(
+                f"slot '{slot.name}' exists already, and this pipeline did not make it: name another one with slot; "
+                f"to go on with this one from {lsn_text(slot.confirmed)}, say slot='{slot.name}'"
+            )
+        return slot.confirmed
+
+    def start_options(self, offsets: Offsets) -> Mapping[str, str]:
+        """Tell the reader where to begin and where the snapshot is."""
+        return {STARTING_OFFSET: json.dumps(dict(offsets)), MATERIALS: self._context.materials.place}
+
+    def check(self, offsets: Offsets) -> None:
+        """Look whether slot, publication and snapshot still give what comes next."""
+        wanted = Position.parse(offsets)
+        table = self._checked_table()
+        check_publication(self._session, self._settings, table)
+        if wanted.chunk is not None and find_snapshot(self._context.materials) is None:
+            raise SourceHistoryLost(
+                f"chunk {wanted.chunk} of the snapshot comes next, and the snapshot is gone from "
+                f"{self._context.materials.place}: start over with --fresh"
+            )
+        refuse_other_history(self._session, wanted.lsn)
+        try:
+            found = held_slot(self._session, self._settings, wanted.lsn)
+        except SourceHistoryLost as error:
+            if not self._settings.goes_on:
+                raise
+            drop_slot(self._session, self._settings.slot)
+            self._say_what_is_lost(str(error), create_slot(self._session, self._settings.slot))
+        else:
+            if found.confirmed > wanted.lsn:
+                self._say_what_is_lost(f"{lsn_text(wanted.lsn)} comes next", found)
+
+    def _say_what_is_lost(self, what: str, slot: Slot) -> None:
+        going_on = "source %s: %s. GOING ON WITHOUT the changes before %s, because on_history_lost is 'continue'"
+        _log.error(going_on, self._context.name, what, lsn_text(slot.confirmed))
+
+    def _checked_table(self) -> CdcTable:
+        require_logical_log(self._session)
+        return find_table(self._session, self._settings)
+
+    # beside the epochs
+
+    def head(self) -> Offsets:
+        """Return the end of the server's log."""
+        return Position(head_of(self._asking)).offsets()
+
+    def lag(self, offsets: Offsets, head: Offsets) -> Lag:
+        """Count bytes of the log, of all tables."""
+        return Lag(max(0, Position.parse(head).lsn - Position.parse(offsets).lsn), "bytes")
+
+    def committed(self, offsets: Offsets) -> None:
+        """Do nothing: what was delivered may have to be read again."""
+
+    def acknowledge(self, offsets: Offsets) -> None:
+        """Move the held slot, and remove the snapshot once no checkpoint reads it."""
+        position = Position.parse(offsets)
+        if self._clock.monotonic() >= self._rest_until:
+            self._advance(position.lsn)
+        if position.chunk is None and self._has_materials:
+            remove_snapshot(self._context.materials)
+            self._has_materials = False
+
+    def _advance(self, lsn: int) -> None:
+        """Move the slot, not too often: the server decodes the log for it, from the oldest open transaction on."""
+        began = self._clock.monotonic()
+        slot = find_slot(self._asking, self._settings.slot)
+        if slot is not None and not slot.lost:
+            advance_slot(self._asking, slot, lsn)
+        ended = self._clock.monotonic()
+        self._rest_until = ended + _REST * (ended - began)
+
+    def close(self) -> None:
+        """Let connections go. The slot stays: it holds what comes next."""
+        self._session.close()
+        self._asking.close()

@@ -1,0 +1,209 @@
+"""The rows that a table had when its slot was created, kept as Parquet files beside the checkpoints.
+
+The slot and the rows belong together: what was committed before the slot's position is in the snapshot, everything
+later in the slot. The server keeps such a snapshot only as long as a connection stays open, so it is copied at once,
+in pieces; epochs that read the pieces can then be read again at any time.
+"""
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.connectors.change_rows import snapshot_rows
+from holdfast.connectors.extras import pa, pq, psycopg
+from holdfast.connectors.postgres_cdc.positions import lsn_text, parse_lsn, sortable_lsn
+from holdfast.connectors.postgres_cdc.session import Session, connect, translated
+from holdfast.connectors.postgres_cdc.settings import CdcSettings
+from holdfast.connectors.postgres_cdc.table import CdcTable
+from holdfast.connectors.postgres_cdc.values import column_of, holds
+from holdfast.connectors.sql_statements import listed
+from holdfast.core.sources import Materials
+from holdfast.errors import SourceError, SourceHistoryLost, SourceUnavailable
+
+FOLDER = "snapshot"
+_COMPLETE = f"{FOLDER}/complete.json"
+_CHUNK_BYTES = 64 << 20
+_EPOCH_CHUNKS = 16
+_BATCH_ROWS = 5000
+_BATCH_BYTES = 8 << 20
+_LOCK_WAIT = "300s"
+_NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+_OPEN_TRANSACTIONS = """
+SELECT pid, xact_start::text FROM pg_stat_activity
+WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 1"""
+_LOCK_NOT_GIVEN = "55P03"
+_ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
+_MEANT = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A snapshot that is complete."""
+
+    lsn: int
+    taken_at: int
+    """Microseconds since 1970."""
+    chunks: tuple[int, ...]
+    """The number of rows in each file."""
+
+    def chunk_after(self, chunk: int, most_rows: int | None) -> int:
+        """Return the first chunk that an epoch of so many rows, beginning with `chunk`, leaves to the next."""
+        rows, last = 0, min(chunk + _EPOCH_CHUNKS, len(self.chunks))
+        while chunk < last and (most_rows is None or rows < most_rows):
+            rows += self.chunks[chunk]
+            chunk += 1
+        return chunk
+
+
+def find_snapshot(materials: Materials) -> Snapshot | None:
+    """Return the snapshot that is kept, None when there is none or only a part of one."""
+    data = materials.get(_COMPLETE)
+    if data is None:
+        return None
+    found = json.loads(data)
+    return Snapshot(parse_lsn(found["lsn"]), found["taken_at"], tuple(found["chunks"]))
+
+
+def remove_snapshot(materials: Materials) -> None:
+    """Remove what there is of a snapshot, whole or in part. It is incomplete from the first moment on."""
+    materials.remove(_COMPLETE)
+    for name in materials.names(f"{FOLDER}/"):
+        materials.remove(name)
+
+
+def take_snapshot(settings: CdcSettings, table: CdcTable, columns: Any, materials: Materials) -> Snapshot:
+    """Create the slot, and keep the rows as they were at its position."""
+    with (
+        contextlib.closing(_connected_to_create(settings)) as creator,
+        contextlib.closing(Session(settings.address)) as session,
+    ):
+        lsn, exported = _create_slot(creator, session, settings)
+        ((taken_at,),) = session.run(_NOW)
+        # The creator must not say anything more: what it exported would be gone.
+        query = f"SELECT {listed(columns.names)} FROM {table.only}"
+        preparations = (
+            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            f"SET TRANSACTION SNAPSHOT '{exported}'",
+        )
+        with session.copying(*preparations, query=query) as lines:
+            chunks = tuple(_keep(lines, columns, materials))
+    snapshot = Snapshot(lsn, taken_at, chunks)
+    text = json.dumps({"lsn": lsn_text(lsn), "taken_at": taken_at, "chunks": chunks})
+    materials.put(_COMPLETE, text.encode())
+    return snapshot
+
+
+def _connected_to_create(settings: CdcSettings) -> Any:
+    return connect(settings.address, replication="database")
+
+
+def _create_slot(creator: Any, session: Session, settings: CdcSettings) -> tuple[int, str]:
+    """Create the slot and export its snapshot; this waits for every transaction that has written already."""
+    try:
+        creator.execute(f"SET lock_timeout = '{_LOCK_WAIT}'")
+        created = creator.execute(
+            f"CREATE_REPLICATION_SLOT {settings.slot} LOGICAL pgoutput EXPORT_SNAPSHOT"
+        ).fetchone()
+    except psycopg.Error as error:
+        if error.sqlstate == _LOCK_NOT_GIVEN:
+            raise SourceUnavailable(_who_is_in_the_way(session)) from error
+        raise translated(error, settings.address) from error
+    _, lsn, exported, _ = created
+    return parse_lsn(lsn), exported
+
+
+def _who_is_in_the_way(session: Session) -> str:
+    found = session.run(_OPEN_TRANSACTIONS)
+    who = f"that of process {found[0][0]} is open since {found[0][1]}" if found else "none is open any more"
+    return f"a slot can only be created after the transactions that have written already; {who}: end it and try again"
+
+
+def _keep(lines: Iterator[bytes], columns: Any, materials: Materials) -> Iterator[int]:
+    """Write the rows as files of a bounded size; yield the number of rows in each."""
+    batches = _batches(lines, columns)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "chunk")
+        for number, first in enumerate(batches):
+            rows, size = 0, 0
+            with pq.ParquetWriter(path, columns, compression="zstd") as writer:
+                batch = first
+                while batch is not None:
+                    writer.write_batch(batch)
+                    rows, size = rows + batch.num_rows, size + batch.nbytes
+                    batch = next(batches, None) if size < _CHUNK_BYTES else None
+            materials.put_file(_chunk_name(number), path)
+            yield rows
+
+
+def _chunk_name(number: int) -> str:
+    return f"{FOLDER}/{number:06}.parquet"
+
+
+def _batches(lines: Iterable[bytes], columns: Any) -> Iterator[Any]:
+    rows: list[list[bytes | None]] = []
+    size = 0
+    for line in lines:
+        rows.append(copied_values(line))
+        size += len(line)
+        if len(rows) >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            yield _batch(rows, columns)
+            rows, size = [], 0
+    if rows:
+        yield _batch(rows, columns)
+
+
+def _batch(rows: list[list[bytes | None]], columns: Any) -> Any:
+    values = zip(columns, zip(*rows, strict=True), strict=True)
+    arrays = [column_of(column, field.type, field.name) for field, column in values]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def copied_values(line: bytes) -> list[bytes | None]:
+    r"""Return the values of a row in COPY's text form: tabs between them, `\N` for NULL."""
+    values: list[bytes | None] = list(line.removesuffix(b"\n").split(b"\t"))
+    if b"\\" not in line:
+        return values
+    return [None if value == b"\\N" else _ESCAPED.sub(_meant, value or b"") for value in values]
+
+
+def _meant(escaped: re.Match[bytes]) -> bytes:
+    return _MEANT.get(escaped[1], escaped[1])
+
+
+# Reading
+
+
+def read_chunk(materials: Materials, snapshot: Snapshot, number: int, columns: Any) -> Iterator[Any]:
+    """Yield the rows of a file, numbered so that those of the whole snapshot end with -1, before every change."""
+    seq = sum(snapshot.chunks[:number]) - sum(snapshot.chunks)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            path = materials.local_copy(_chunk_name(number), folder)
+        except FileNotFoundError:
+            raise SourceHistoryLost(f"chunk {number} of the snapshot is gone: {materials.place}") from None
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(_BATCH_ROWS):
+                yield _rows(batch, snapshot, seq, columns)
+                seq += batch.num_rows
+
+
+def _rows(batch: Any, snapshot: Snapshot, seq: int, columns: Any) -> Any:
+    after, position = [_column(batch, field) for field in columns], sortable_lsn(snapshot.lsn)
+    return snapshot_rows(after, columns, position=position, seq=seq, taken_at_us=snapshot.taken_at)
+
+
+def _column(batch: Any, field: Any) -> Any:
+    """Return a column as it is read now; one that the table got later is NULL."""
+    if field.name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, field.type)
+    column = batch.column(field.name)
+    if not holds(field.type, column.type) or pa.types.is_string(field.type) != pa.types.is_string(column.type):
+        raise SourceError(
+            f"column '{field.name}' is {column.type} in the snapshot, not {field.type}: start over with --fresh"
+        )
+    return column.cast(field.type)

@@ -1,0 +1,60 @@
+"""Forgetting everything a pipeline has: its checkpoints, its working directory, the rows that wait for sinks.
+
+First a fence is sealed that gives every checkpoint up and begins a new timeline: whoever still writes there is
+fenced, ids go on growing, and a crash on the way leaves a store that starts afresh. Only then the bytes go. Targets
+keep what they show: the next start finds rows of another timeline there, and a person says what becomes of them.
+"""
+
+import os
+import shutil
+
+from holdfast.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.manifest import CheckpointManifest
+from holdfast.engine.fencing import take_over
+from holdfast.engine.places import local_base, materials_of, spool_directory
+from holdfast.errors import InvalidRequest
+from holdfast.stores.store import DurableCheckpointStore
+
+
+def is_clear(store: DurableCheckpointStore) -> bool:
+    """Whether there is nothing to forget: no checkpoint, only starts that sealed none."""
+    ids = store.list_ids()
+    return len(list(store.manifests())) == len(ids) and all(map(_is_start, store.manifests()))
+
+
+def clear_store(
+    store: DurableCheckpointStore, pipeline: str, *, work_dir: str | None = None, clock: Clock = SYSTEM_CLOCK
+) -> list[int]:
+    """Give up and remove every checkpoint and what the machine keeps for the pipeline; return the ids that went.
+
+    The pipeline must not run. Refused while there are savepoints: those stay until somebody releases them.
+    """
+    refuse_savepoints(store)
+    removed = [] if is_clear(store) else store.remove_abandoned(take_over(store, fresh=True, clock=clock).fence)
+    materials = materials_of(store, pipeline)
+    for name in materials.names():
+        materials.remove(name)
+    shutil.rmtree(spool_directory(store, pipeline), ignore_errors=True)
+    _remove_generations(work_dir or os.path.join(local_base(store, pipeline), "work"))
+    return removed
+
+
+def _is_start(manifest: CheckpointManifest) -> bool:
+    return manifest.kind == "fence" and manifest.epoch == 0
+
+
+def refuse_savepoints(store: DurableCheckpointStore) -> None:
+    """Raise when somebody named a checkpoint to keep it."""
+    names = sorted(manifest.identifier for manifest in store.manifests() if manifest.identifier is not None)
+    if names:
+        raise InvalidRequest(
+            f"{store.describe()} has savepoints ({', '.join(names)}): release them first, with "
+            "'holdfast savepoint release', or keep the store"
+        )
+
+
+def _remove_generations(work_root: str) -> None:
+    """Remove working directories, and nothing else that a person may have put beside them."""
+    if os.path.isdir(work_root):
+        for name in filter(str.isdigit, os.listdir(work_root)):
+            shutil.rmtree(os.path.join(work_root, name), ignore_errors=True)

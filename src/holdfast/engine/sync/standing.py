@@ -1,0 +1,58 @@
+"""How the pipeline's own store stands to the bucket, before anything is written to either."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from holdfast.core.manifest import CheckpointManifest
+from holdfast.engine.sync.copying import is_same, readable
+from holdfast.engine.sync.owner import Ownership
+from holdfast.stores.store import DurableCheckpointStore
+
+
+class Standing(StrEnum):
+    """Who has what the other lacks."""
+
+    FIRST = "first"
+    """The bucket is empty: nobody copied anything there."""
+    OURS = "ours"
+    """The bucket has nothing that this store does not have or had."""
+    BEHIND = "behind"
+    """The bucket went on, and everything here is in it: this store can follow."""
+    REPLACED = "replaced"
+    """The bucket went on without what this store has: another machine took over."""
+
+
+def compare(
+    local: DurableCheckpointStore,
+    bucket: Sequence[CheckpointManifest],
+    ownership: Ownership,
+    *,
+    ours: bool,
+    owned: int | None,
+) -> Standing:
+    """Compare a store with the manifests of a bucket.
+
+    `ours`: the bucket was last written by this very store. `owned` is the generation under which this store last ran
+    the pipeline: once another one runs it, it must not take it back by merely being started again.
+    """
+    newest = newest_of(local)
+    if not bucket:
+        return Standing.FIRST
+    if newest is None:
+        return Standing.BEHIND
+    if not ours and owned is not None and ownership.generation > owned:
+        return Standing.REPLACED
+    there = {manifest.checkpoint_id: manifest for manifest in bucket}
+    followed = newest.checkpoint_id in there and is_same(there[newest.checkpoint_id], newest)
+    if newest.checkpoint_id < bucket[-1].checkpoint_id:
+        # Where we died between announcing a fence and sealing it, only that fence is beyond us.
+        return Standing.BEHIND if followed or ours else Standing.REPLACED
+    if not ours and ownership.generation > (newest.generation or 0):
+        return Standing.BEHIND if followed else Standing.REPLACED
+    same = readable(local, bucket[-1].checkpoint_id)
+    return Standing.OURS if same is None or is_same(same, bucket[-1]) else Standing.REPLACED
+
+
+def newest_of(store: DurableCheckpointStore) -> CheckpointManifest | None:
+    """Return the newest manifest that can be read."""
+    return next((found for id in reversed(store.list_ids()) if (found := readable(store, id)) is not None), None)

@@ -1,0 +1,44 @@
+"""What a definition means once its query is built: facts for every manifest, columns for every sink."""
+
+import os
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from holdfast.core.contracts import SinkContext
+from holdfast.core.status import PermanentSuspendError
+from holdfast.engine.coordinator import SCHEMA_PARTS, PipelineFacts
+from holdfast.engine.identity import fingerprint
+from holdfast.spark.definition import BuiltQuery, Definition, definition_identity
+
+
+def pipeline_facts(definition: Definition, built: BuiltQuery) -> PipelineFacts:
+    """Return what every manifest of this pipeline says."""
+    identity = definition_identity(definition, built)
+    return PipelineFacts(
+        source_names=tuple(sorted(definition.sources)),
+        sink_names=tuple(sorted(definition.sinks)),
+        fingerprint=fingerprint(identity),
+        vnode_count=definition.state_partitions,
+        identity=identity,
+    )
+
+
+def bind_sinks(
+    definition: Definition, columns: Mapping[str, StructType], spark: SparkSession, spool_root: str
+) -> dict[str, bytes]:
+    """Tell every sink its columns and where it may put files; return the columns as parts of a progress record."""
+    parts: dict[str, bytes] = {}
+    for name, struct in columns.items():
+        schema = spark.createDataFrame([], struct).toArrow().schema
+        spool = os.path.join(spool_root, name)
+        definition.sinks[name].sink.bind(SinkContext(name, definition.name, schema, definition.output_mode, spool))
+        parts[f"{SCHEMA_PARTS}{name}"] = schema.serialize().to_pybytes()
+    return parts
+
+
+def inputs_without_return(definition: Definition) -> list[PermanentSuspendError]:
+    """Return the sources that cannot be read again: a checkpoint does not bring back what came from them."""
+    names = sorted(name for name, source in definition.sources.items() if not source.spec.replayable)
+    return [PermanentSuspendError("UnsupportedInputEndpoint", name) for name in names]

@@ -1,0 +1,119 @@
+"""The life of Spark's query: started once per replay and once for good, held, ended between batches."""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from holdfast.errors import PipelineError
+from holdfast.spark.failures import error_in, spark_message
+
+_PATIENCE_MS = 30_000
+
+
+class QueryLife:
+    """Runs `on_batch` for every batch, one at a time, and remembers why that failed."""
+
+    def __init__(self, spark: SparkSession, on_batch: Callable[[DataFrame, int], None]) -> None:
+        self._spark, self._work = spark, on_batch
+        self.turn = threading.Lock()
+        """Held while a batch runs: whoever has it stands between two batches."""
+        self.streaming: StreamingQuery | None = None
+        """Spark's own query; None before the first start."""
+        self._failure: BaseException | None = None
+        self._going = threading.Event()
+        self._going.set()
+        self._stopping = threading.Event()
+
+    def start(self, frame: DataFrame, output_mode: str, directory: str, trigger: Mapping[str, Any]) -> StreamingQuery:
+        """Start; batches arrive on a thread of Spark's."""
+        self._failure = None
+        self.streaming = (
+            frame.writeStream.foreachBatch(self._on_batch)
+            .outputMode(output_mode)
+            .option("checkpointLocation", directory)
+            .trigger(**trigger)
+            .start()
+        )
+        return self.streaming
+
+    def _on_batch(self, frame: DataFrame, batch: int) -> None:
+        self._going.wait()
+        try:
+            with self.turn:
+                self._work(frame, batch)
+        except BaseException as error:
+            # Spark wraps what we raise into text; the original is what the caller gets to see. What is no Exception
+            # would end this thread without an answer to Spark, which would wait for ever.
+            self._failure = (error_in(error) if isinstance(error, PySparkException) else None) or error
+            if isinstance(error, Exception):
+                raise
+            raise PipelineError(f"stopped by {type(error).__name__}") from error
+
+    def wait(self) -> None:
+        """Block until the query ends; raise what ended it."""
+        assert self.streaming is not None
+        try:
+            self.streaming.awaitTermination()
+        except PySparkException as error:
+            self._raise_failure(error)
+        if self._failure is not None:
+            self._raise_failure(None)
+
+    def _raise_failure(self, error: PySparkException | None) -> None:
+        failure, self._failure = self._failure, None
+        if failure is None and error is not None and not self._stopping.is_set():
+            failure = error_in(error) or PipelineError(f"Spark stopped the query: {spark_message(error)}")
+            failure.__cause__ = error
+        if failure is not None:
+            raise failure
+
+    @property
+    def active(self) -> bool:
+        """Whether the query runs."""
+        return self.streaming is not None and self.streaming.isActive
+
+    def pause(self) -> None:
+        """Hold before the next batch."""
+        self._going.clear()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._going.set()
+
+    @property
+    def paused(self) -> bool:
+        """Whether batches are held."""
+        return not self._going.is_set()
+
+    def stop(self) -> None:
+        """Finish the running batch, then end. Nothing is cut off: recovery is for crashes."""
+        self._stopping.set()
+        self._going.set()
+        if not self.active:
+            return
+        with self.turn:
+            pass
+        assert self.streaming is not None
+        _end_after_batch(self.streaming, self._spark)
+
+    def fail(self, failure: BaseException) -> None:
+        """End because of something that no batch met; `wait` raises it. Comes back before the query has ended."""
+        self._failure = failure
+        threading.Thread(target=self.stop, name="holdfast-failing", daemon=True).start()
+
+
+def _end_after_batch(query: StreamingQuery, spark: SparkSession) -> None:
+    """End between two batches. Spark's own stop interrupts its thread, which can cut a batch's commit off."""
+    java = query._jsq.streamingQuery()
+    try:
+        runtime = spark._jvm.org.apache.spark.sql.execution.streaming.runtime  # type: ignore[union-attr]
+        java.state().set(getattr(getattr(runtime, "TERMINATED$"), "MODULE$"))
+        java.queryExecutionThread().join(_PATIENCE_MS)
+    except Py4JError:
+        pass  # Private parts of Spark: without them its own stop does, and recovery completes the rest.
+    query.stop()

@@ -1,0 +1,201 @@
+"""Goal: a pull brings the newest whole checkpoint and what followed it, verified, and never half of one."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.worlds import flipped
+from holdfast import CheckpointNotFound, TransientStoreError
+from holdfast.clock import new_uuid
+from holdfast.core.names import manifest_name
+from holdfast.testing import InterceptedObjects, SimulatedCrash
+from sync.machines import PREFIX, Fleet, Machine
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    return Fleet(tmp_path)
+
+
+@pytest.fixture
+def first(fleet: Fleet) -> Machine:
+    """Return a machine that pushed after four epochs."""
+    machine = fleet.machine()
+    machine.run()
+    machine.push()
+    return machine
+
+
+def go_on(fleet: Fleet, machine: Machine) -> None:
+    """Run two more epochs."""
+    last = len(fleet.world.source.records)
+    fleet.world.source.records += [{"id": last + number} for number in range(1, 5)]
+    machine.run()
+
+
+class DiesAtWrite:
+    """An interceptor that ends the process at a write, counted from 0."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+
+    def call(self, label: str, mutates: bool, run: Callable[[], Any], half: object = None) -> Any:
+        self._left -= mutates
+        if mutates and self._left < 0:
+            raise SimulatedCrash(label)
+        return run()
+
+
+def test_an_empty_store_gets_the_newest_checkpoint_whole(fleet: Fleet, first: Machine) -> None:
+    second = fleet.machine()
+    pulled = second.link().follow()
+    assert pulled is not None
+    assert pulled.checkpoint_id == first.newest().checkpoint_id
+    assert second.newest().to_json() == first.newest().to_json()
+    assert second.store().validate_checkpoint(pulled.checkpoint_id).valid
+    assert pulled.bytes == sum(second.store().sidecars().values())
+
+
+def test_a_second_pull_moves_only_what_is_new(fleet: Fleet, first: Machine) -> None:
+    second = fleet.machine()
+    link = second.link()
+    link.follow()
+    before = second.store().sidecars()
+    assert link.follow() is not None
+    unchanged = link.follow()
+    assert unchanged is not None
+    assert (unchanged.objects, unchanged.bytes) == (0, 0)
+    go_on(fleet, first)
+    first.push()
+    pulled = link.follow()
+    assert pulled is not None
+    new = {name: size for name, size in second.store().sidecars().items() if name not in before}
+    assert pulled.bytes == sum(new.values())
+
+
+def test_what_was_decided_after_the_newest_whole_one_comes_as_far_as_it_is_there(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    first = fleet.machine(standby=True)
+    first.run()
+    first.push()
+    go_on(fleet, first)
+    second = fleet.machine(standby=True)
+    pulled = second.link().follow()
+    assert pulled is not None
+    assert (pulled.epoch, pulled.followed_by) == (4, 2)
+    assert second.store().list_ids()[-3:] == first.store().list_ids()[-3:]
+    report = second.store().recover_latest_validated()
+    assert report.chosen_id == pulled.checkpoint_id, "a decision without its state is no checkpoint"
+    assert [id for id, _ in report.skipped] == first.store().list_ids()[-2:][::-1]
+
+
+def test_whatever_the_machine_dies_at_no_half_checkpoint_looks_whole(fleet: Fleet, first: Machine) -> None:
+    number = 0
+    while True:
+        second = fleet.machine()
+        plain = second.objects
+        second.objects = InterceptedObjects(plain, DiesAtWrite(number))  # type: ignore[assignment]
+        try:
+            second.link().follow()
+            break
+        except SimulatedCrash:
+            pass
+        second.objects = plain
+        store = second.store()
+        for id in store.list_ids():
+            manifest = store.load_by_id(id)
+            assert manifest is not None
+            assert store.validate_checkpoint(id).valid or not store.glance_at(manifest).valid
+        second.link().follow()
+        assert second.store().recover_latest_validated().chosen_id == first.newest().checkpoint_id
+        number += 1
+    assert number == 4, "the mark of the store, one sidecar, the manifest, the pointer"
+
+
+def test_a_checkpoint_that_is_damaged_in_the_bucket_is_passed_over_with_its_reason(
+    fleet: Fleet, first: Machine
+) -> None:
+    older = first.newest().checkpoint_id
+    go_on(fleet, first)
+    first.push()
+    key = f"{PREFIX}/checkpoints/{first.newest().sidecar}"
+    stored = fleet.objects.read(key)
+    assert stored is not None
+    fleet.objects.upload(key, [flipped(stored.data, len(stored.data) - 1)])
+    pulled = fleet.machine().link().follow()
+    assert pulled is not None
+    assert pulled.checkpoint_id in (older, older + 1)
+    assert pulled.skipped[0][0] == first.newest().checkpoint_id
+    assert "mismatch" in pulled.skipped[0][1]
+
+
+def test_storage_that_does_not_answer_is_never_an_empty_bucket(fleet: Fleet, first: Machine) -> None:
+    second = fleet.machine()
+    second.requests.cut_off()
+    with pytest.raises(TransientStoreError):
+        second.link().follow()
+
+
+def test_a_late_checkpoint_of_a_writer_that_was_replaced_is_not_pulled(fleet: Fleet, first: Machine) -> None:
+    late = first.newest()
+    second = fleet.machine()
+    go_on(fleet, second)
+    second.push()
+    beyond = second.newest().checkpoint_id + 5
+    zombie = late.model_copy(update={"checkpoint_id": beyond, "uuid": new_uuid()}).stamped()
+    fleet.objects.create(f"{PREFIX}/manifests/{manifest_name(beyond)}", zombie.to_json().encode())
+    third = fleet.machine()
+    pulled = third.link().follow()
+    assert pulled is not None
+    assert pulled.checkpoint_id == second.newest().checkpoint_id
+    assert beyond not in third.store().list_ids()
+
+
+@pytest.mark.parametrize("moment", [1, 2, 3])
+def test_what_is_pruned_under_our_hands_gives_way_to_a_newer_one(fleet: Fleet, first: Machine, moment: int) -> None:
+    """A newer checkpoint is pushed and the old one pruned when the old one is about to be read."""
+    second, old = fleet.machine(), first.newest()
+    go_on(fleet, first)
+    key = f"{PREFIX}/checkpoints/{old.sidecar}"
+    seen: list[str] = []
+
+    def pruned(label: str) -> None:
+        seen.append(label)
+        if seen.count(f"read_range {key}") == moment:
+            second.requests.heal()
+            first.push()
+            fleet.bucket().store.medium.remove_sidecar(old.sidecar or "")
+            for id in (old.checkpoint_id, old.checkpoint_id + 1):
+                fleet.objects.delete(f"{PREFIX}/manifests/{manifest_name(id)}")
+
+    second.requests.error = pruned
+    pulled = second.link().follow()
+    assert pulled is not None
+    assert pulled.checkpoint_id == first.newest().checkpoint_id
+
+
+def test_a_named_checkpoint_is_brought_with_all_that_followed_it(fleet: Fleet, first: Machine) -> None:
+    wanted = first.newest()
+    go_on(fleet, first)
+    first.push()
+    second = fleet.machine()
+    pulled = second.link().follow(wanted.uuid)
+    assert pulled is not None
+    assert pulled.checkpoint_id == wanted.checkpoint_id
+    assert second.newest().checkpoint_id == first.newest().checkpoint_id
+    with pytest.raises(CheckpointNotFound, match="does not hold it"):
+        second.link().follow(new_uuid())
+
+
+def test_a_fork_begins_a_timeline_of_its_own_with_empty_sinks(fleet: Fleet, first: Machine) -> None:
+    second = fleet.machine()
+    pulled = second.puller(fleet.bucket()).fork()
+    assert pulled is not None
+    forked = second.newest()
+    assert forked.timeline not in (None, first.newest().timeline)
+    assert forked.epoch == first.newest().epoch
+    assert forked.source_offsets == first.newest().source_offsets
+    assert (forked.sink_epochs, forked.sink_tokens, forked.abandons) == ({}, {}, [])
+    assert second.store().validate_checkpoint(forked.checkpoint_id).valid

@@ -1,0 +1,280 @@
+"""Goal: whatever happens to the machine that runs, another one goes on, and no row is lost or shown twice.
+
+A machine dies at every event, cuts itself off, or comes back after it was replaced; another one with an empty disk
+takes over from the bucket.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.worlds import Point
+from holdfast import Fenced, SinkError, TransientStoreError
+from holdfast.core.contracts import CommitOutcome, EpochRef, Guarantee, Prepared, Rows, Token
+from holdfast.engine.events import StepStarted
+from holdfast.testing import RecordingSink, SimulatedCrash
+from sync.machines import Fleet, Machine, SyncedProcess, running
+
+RECORDS = 8
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    return Fleet(tmp_path, RECORDS)
+
+
+def pushing(machine: Machine, process: SyncedProcess, epochs: int) -> None:
+    """Start, run one epoch and push it, run more that are only recorded."""
+    process.start()
+    process.next_epoch()
+    machine.push()
+    for _ in range(epochs - 1):
+        process.next_epoch()
+
+
+def fleets(tmp_path: Path) -> Iterator[Fleet]:
+    number = 0
+    while True:
+        yield Fleet(tmp_path / str(number), RECORDS)
+        number += 1
+
+
+def test_another_machine_goes_on_where_the_first_one_died(fleet: Fleet) -> None:
+    first = fleet.machine(standby=True)
+    pushing(first, first.process(), 3)
+    second = fleet.machine(standby=True)
+    process = second.run()
+    assert fleet.right()
+    assert process.started.report["replays"] == [
+        {"epoch": epoch, "found_in": f"checkpoint {epoch + 1}"} for epoch in (2, 3)
+    ]
+
+
+def test_dying_at_every_event_loses_and_doubles_nothing_on_the_other_machine(tmp_path: Path) -> None:
+    """The first machine dies at one event after the other; the second has an empty disk, and reads in other steps."""
+    for number, fleet in enumerate(fleets(tmp_path)):
+        fleet.world.take = lambda generation: 1 + generation % 3
+        first = fleet.machine(standby=True)
+        process = first.process()
+        pushing(first, process, 2)
+        process.delivery.close()
+        second_life = first.process(dies_at=number)
+        try:
+            second_life.run()
+            break
+        except SimulatedCrash:
+            pass
+        fleet.machine(standby=True).run()
+        assert fleet.right(), second_life.life.points[-1]
+    assert number > 50
+
+
+def test_dying_while_taking_over_is_made_up_for_by_the_next_attempt(tmp_path: Path) -> None:
+    for number, fleet in enumerate(fleets(tmp_path)):
+        first = fleet.machine(standby=True)
+        pushing(first, first.process(), 3)
+        second = fleet.machine(standby=True)
+        try:
+            second.run(dies_at=number)
+            break
+        except SimulatedCrash:
+            pass
+        second.run()
+        assert fleet.right(), number
+    assert number > 40
+
+
+def test_a_machine_that_comes_back_is_told_and_writes_nothing(fleet: Fleet) -> None:
+    first = fleet.machine(standby=True)
+    zombie = first.process()
+    pushing(first, zombie, 2)
+    fleet.machine(standby=True).run()
+    assert fleet.right()
+    before, disk = fleet.written(), first.objects.fingerprint()
+    with pytest.raises(Fenced, match=r"s3://copies/shop belongs to generation 2 .*this pipeline was taken over"):
+        first.run()
+    assert fleet.written() == before
+    assert first.objects.fingerprint() == disk
+
+
+def test_a_machine_that_never_noticed_is_fenced_at_its_next_seal_and_its_sinks_commit_nothing(fleet: Fleet) -> None:
+    first = fleet.machine(standby=True)
+    zombie = first.process()
+    pushing(first, zombie, 2)
+    other = fleet.machine(standby=True)
+    with running(other):
+        shown = fleet.world.shown()
+        with pytest.raises(Fenced):
+            zombie.next_epoch()
+        assert fleet.world.shown() == shown
+
+
+def test_a_machine_that_is_cut_off_stops_before_its_sinks_commit(fleet: Fleet) -> None:
+    first = fleet.machine(standby=True)
+    alive = first.process()
+    pushing(first, alive, 2)
+    first.requests.cut_off()
+    shown = fleet.world.shown()
+    with pytest.raises(TransientStoreError, match=r"could not be recorded in s3://copies/shop.*sinks do not commit"):
+        alive.next_epoch()
+    assert fleet.world.shown() == shown
+    with pytest.raises(TransientStoreError):
+        first.run()
+    assert fleet.world.shown() == shown
+    fleet.machine(standby=True).run()
+    assert fleet.right()
+    first.requests.heal()
+    before = fleet.written()
+    with pytest.raises(Fenced, match="this pipeline was taken over"):
+        first.run()
+    assert fleet.written() == before
+
+
+def test_a_machine_that_was_cut_off_and_not_replaced_goes_on_by_itself(fleet: Fleet) -> None:
+    """It sealed an epoch that the bucket does not know: that epoch is recorded first, then shown."""
+    first = fleet.machine(standby=True)
+    alive = first.process()
+    pushing(first, alive, 2)
+    first.requests.cut_off()
+    with pytest.raises(TransientStoreError):
+        alive.next_epoch()
+    first.requests.heal()
+    first.run()
+    assert fleet.right()
+    assert fleet.bucket().store.list_ids() == first.store().list_ids()
+
+
+def test_of_two_activations_one_wins(fleet: Fleet) -> None:
+    """Both have looked before either takes over."""
+    first = fleet.machine(standby=True)
+    pushing(first, first.process(), 2)
+    one, other = fleet.machine(standby=True).process(), fleet.machine(standby=True).process()
+    one._options, other._options = one.sync.begin(one._options), other.sync.begin(other._options)
+    one.sync.begin = other.sync.begin = lambda options: options  # type: ignore[method-assign]
+    one.run()
+    before, ids = fleet.written(), other.store.list_ids()
+    with pytest.raises(Fenced, match="taken over"):
+        other.run()
+    assert (fleet.written(), other.store.list_ids()) == (before, ids)
+    assert fleet.right()
+
+
+def test_a_seal_that_comes_between_looking_and_taking_over_counts(fleet: Fleet) -> None:
+    """The first machine seals and shows an epoch while the second is about to take over."""
+    first = fleet.machine(standby=True)
+    alive = first.process()
+    pushing(first, alive, 2)
+    second = fleet.machine(standby=True)
+    fence = Point(StepStarted, 0, "recovery.fence")
+    second.run(on_point=lambda point: alive.next_epoch() if point == fence else None)
+    assert fleet.right()
+    recorded = {manifest.checkpoint_id: manifest.uuid for manifest in fleet.bucket().store.manifests()}
+    assert recorded[alive.writer.last.checkpoint_id] == alive.writer.last.uuid, "what was decided stays on record"
+    with pytest.raises(Fenced):
+        alive.next_epoch()
+    assert fleet.right()
+
+
+def test_generations_stay_unique_when_nothing_but_starts_is_recorded(fleet: Fleet) -> None:
+    """Without a standby only take-overs are recorded: who was replaced is still fenced by its sinks."""
+    first = fleet.machine()
+    zombie = first.process()
+    pushing(first, zombie, 1)
+    second = fleet.machine()
+    with running(second) as successor:
+        assert successor.generation == zombie.generation + 1
+        with pytest.raises(Fenced):
+            zombie.next_epoch()
+    with pytest.raises(Fenced, match="this pipeline was taken over"):
+        first.run()
+
+
+def test_going_back_and_forth_between_machines_keeps_every_row(fleet: Fleet) -> None:
+    machines = [fleet.machine(standby=True) for _ in range(4)]
+    for number, machine in enumerate(machines):
+        process = machine.process()
+        process.start()
+        process.next_epoch()
+        if number == 0:
+            machine.push()
+        process.delivery.close()
+    machines[-1].run()
+    assert fleet.right()
+
+
+def test_a_start_that_died_between_taking_the_bucket_and_its_fence_can_be_repeated(tmp_path: Path) -> None:
+    """Every request that such a start makes fails once; whatever was written, the same machine goes on."""
+    for number, fleet in enumerate(fleets(tmp_path)):
+        machine = fleet.machine()
+        process = machine.process()
+        process.start()
+        process.next_epoch()
+        count = iter(range(10_000))
+        machine.requests.error = lambda label, count=count, n=number: (  # type: ignore[misc]
+            TransientStoreError("time-out") if next(count) == n else None
+        )
+        again = machine.process()
+        try:
+            again.start()
+            break
+        except TransientStoreError:
+            pass
+        machine.requests.heal()
+        machine.run()
+        assert fleet.right(), number
+    assert number > 5
+
+
+class SpoolingSink(RecordingSink):
+    """A sink whose staged rows are on the disk of the machine that prepared them."""
+
+    guarantee = Guarantee(exactly_once=True, how="rows wait on this machine", spools=True)
+    machine = ""
+
+    def prepare(self, rows: Rows, ref: EpochRef) -> Prepared:
+        prepared = super().prepare(rows, ref)
+        return Prepared(prepared.rows, {**prepared.payload, "machine": self.machine})
+
+    def commit(self, token: Token) -> CommitOutcome:
+        if token.payload["machine"] != self.machine:
+            raise SinkError(f"staged rows of epoch {token.epoch} are gone")
+        return super().commit(token)
+
+
+def spooling(machine: Machine, **options: Any) -> SyncedProcess:
+    """Return a process with such sinks."""
+    process = machine.process(**options)
+    for name, target in machine.targets.items():
+        sink = SpoolingSink(target, process.life.check)
+        sink.machine = machine.name
+        process.sinks[name] = sink
+    return process
+
+
+@pytest.mark.parametrize("dies_before", ["a", "c"])
+def test_rows_that_wait_on_a_lost_machine_are_computed_again(fleet: Fleet, dies_before: str) -> None:
+    """The epoch is recorded, and no sink, or only the first of them, shows it when the machine dies."""
+    first = fleet.machine(standby=True)
+    process = spooling(first, dies_at=Point(StepStarted, 2, "commit", dies_before))
+    with pytest.raises(SimulatedCrash):
+        pushing(first, process, 2)
+    successor = spooling(fleet.machine(standby=True))
+    successor.run()
+    assert fleet.right()
+
+
+def test_the_highest_generation_counts_even_if_its_owner_never_sealed(fleet: Fleet) -> None:
+    """A start took the bucket and died before its fence reached anybody: the next one is a generation later."""
+    first = fleet.machine(standby=True)
+    pushing(first, first.process(), 2)
+    second = fleet.machine(standby=True)
+    second.requests.error = lambda label: (
+        TransientStoreError("time-out") if "manifest-" in label and "create" in label else None
+    )
+    with pytest.raises(TransientStoreError):
+        second.run()
+    third = fleet.machine(standby=True)
+    assert third.run().generation == 3
+    assert fleet.right()
