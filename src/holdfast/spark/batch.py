@@ -8,11 +8,13 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.core.contracts import Rows
 from holdfast.core.entries import ConnectorCheckpoint
 from holdfast.core.manifest import CheckpointManifest
+from holdfast.core.sources import Lag
 from holdfast.core.tables import TABLES_PART, pins_to_part
 from holdfast.engine.coordinator import CapturedEpoch
 from holdfast.engine.upstream import Upstream
 from holdfast.errors import PipelineError
 from holdfast.spark.definition import BuiltQuery, Definition, evaluate_views
+from holdfast.spark.forecast import Reads, SizeForecast
 from holdfast.spark.plan_facts import PlanReader, WatermarkTracker
 from holdfast.spark.rows import ComputedBatch, tagged_union, without_stale_order
 from holdfast.spark.tables import EpochTables
@@ -40,8 +42,7 @@ class BatchReader:
         self._watermarks = WatermarkTracker((chosen.watermark or 0) if chosen else 0)
         self._source_watermarks = dict(chosen.source_watermarks) if chosen else {}
         self.plans = PlanReader()
-        self.expect_small = False
-        """Whether the batches before were small, so that the next one is brought here while it is computed."""
+        self.forecast = SizeForecast()
 
     @property
     def watermarked_inputs(self) -> tuple[str, ...]:
@@ -78,6 +79,22 @@ class BatchReader:
             if value is not None:
                 self._source_watermarks[name] = max(value, self._source_watermarks.get(name, value))
         return dict(self._source_watermarks)
+
+    def reads(self, batch: int) -> Reads:
+        """Return how much of each input a batch reads, as far as that can be told before it is read."""
+        files = self.directory.files_read(batch)
+        starts, ends = (dict(zip(self.built.inputs, lines, strict=False)) for lines in self.directory.range(batch))
+        return {
+            name: Lag(files[name], "files") if name in files else self._between(name, starts.get(name), end)
+            for name, end in ends.items()
+        }
+
+    def _between(self, name: str, start: str | None, end: str) -> Lag | None:
+        source = self.definition.sources.get(name)
+        if source is None or source.spec.control is None or start in (None, "-") or end == "-":
+            return None
+        read = source.spec.read_offsets
+        return source.spec.control.lag(read(start), read(end))
 
     def java_query(self) -> Any:
         """Return Spark's own object for the query that runs on this thread."""
@@ -120,10 +137,14 @@ class MicroBatch:
         frame = self._fanned_out() if reader.built.fan_out else without_stale_order(self._frame)
         outputs = reader.definition.outputs
         schemas = {output: reader.built.schemas[output] for output in outputs}
+        reads = reader.reads(self._batch)
         self._computed = ComputedBatch(
-            frame, schemas, expect_small=reader.expect_small, collect_bytes=reader.definition.collect_bytes
+            frame,
+            schemas,
+            expected_bytes=reader.forecast.expected_bytes(reads),
+            collect_bytes=reader.definition.collect_bytes,
         )
-        reader.expect_small = self._computed.next_is_small
+        reader.forecast.learn(reads, self._computed.bytes)
         by_output = {output: self._computed.rows(output) for output in outputs}
         found = {sink.name: by_output[sink.output] for sink in reader.definition.sinks.values()}
         return reader.tables.selected({name: rows for name, rows in found.items() if rows is not None})

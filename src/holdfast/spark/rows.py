@@ -13,7 +13,7 @@ OUTPUT_COLUMN = "_holdfast_output"
 COLLECT_BYTES = 256 * 1024 * 1024
 """What is brought into this process unless told otherwise: up to here, its writers are quicker than Spark's."""
 _HEADROOM = 4
-"""How much larger than the batch before a batch may be, without surprise."""
+"""How much larger than expected a batch may be, without surprise."""
 _SAMPLE_ROWS = 1000
 
 
@@ -61,32 +61,33 @@ class ComputedBatch:
     """A batch that was computed exactly once, whatever is done with it afterwards.
 
     A second evaluation would commit Spark's state twice. So the batch is either brought here by its only action,
-    when those before it were small, or cached and consumed whole by its first action.
+    when it is expected to be small, or cached and consumed whole by its first action.
     """
 
     def __init__(
-        self, frame: DataFrame, outputs: dict[str, StructType], *, expect_small: bool, collect_bytes: int
+        self,
+        frame: DataFrame,
+        outputs: dict[str, StructType],
+        *,
+        expected_bytes: float | None,
+        collect_bytes: int,
     ) -> None:
         self._frame = frame
-        self._collect_bytes = collect_bytes
         self._outputs = outputs
         self._table: pa.Table | None = None
-        self._cached = not expect_small
-        if expect_small:
-            self._table = frame.toArrow()
-            self._counts = _count_arrow(self._table, list(outputs))
-            self._bytes = int(self._table.nbytes)
-        else:
+        self._cached = expected_bytes is None or expected_bytes * _HEADROOM > collect_bytes
+        self.bytes: int
+        """How large it is, or about how large if it was too much to bring here."""
+        if self._cached:
             frame.persist(StorageLevel.MEMORY_AND_DISK)
             self._counts = _count_cached(frame, list(outputs))
-            self._bytes = _estimated_bytes(frame, sum(self._counts.values()))
-            if self._bytes <= collect_bytes:
+            self.bytes = _estimated_bytes(frame, sum(self._counts.values()))
+            if self.bytes <= collect_bytes:
                 self._table = frame.toArrow()
-
-    @property
-    def next_is_small(self) -> bool:
-        """Whether the batch after this one is expected to be small."""
-        return self._bytes * _HEADROOM <= self._collect_bytes
+        else:
+            self._table = frame.toArrow()
+            self._counts = _count_arrow(self._table, list(outputs))
+            self.bytes = int(self._table.nbytes)
 
     def rows(self, output: str) -> ArrowRows | SparkRows | None:
         """Return the rows of one output, None when it has none."""

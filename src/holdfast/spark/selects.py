@@ -8,11 +8,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from holdfast.core.sources import Lag
 from holdfast.core.tables import TableForm
 from holdfast.engine.tables import TableImage
 from holdfast.errors import PipelineDefinitionError, PipelineError
 from holdfast.spark.definition import Definition, SinkDefinition
 from holdfast.spark.failures import spark_message
+from holdfast.spark.forecast import SizeForecast
 from holdfast.spark.rows import ArrowRows, ComputedBatch, SparkRows
 
 EpochRows = ArrowRows | SparkRows
@@ -82,7 +84,7 @@ class Selects:
         self.schemas: Mapping[str, StructType] = {}
         """The columns that each select must give."""
         self._shown: dict[str, tuple[str, DataFrame]] = {}
-        self._expect_small: dict[str, bool] = {}
+        self._forecasts: dict[str, SizeForecast] = {name: SizeForecast() for name in definition.sinks}
         self._computed: list[ComputedBatch] = []
 
     def forget(self) -> None:
@@ -110,18 +112,19 @@ class Selects:
                 f"select of sink '{sink.name}' gives {_columns(selected.schema)}, the sink was started with "
                 f"{_columns(schema)}: a table has other columns now. Name the columns in the select, or start again"
             )
+        forecast, reads = self._forecasts[sink.name], {sink.output: Lag(rows.count, "records")}
         try:
             # Computed once, like the rows it is made from: sinks that retry must find the same.
             computed = ComputedBatch(
                 selected,
                 {sink.name: schema},
-                expect_small=self._expect_small.get(sink.name, False),
+                expected_bytes=forecast.expected_bytes(reads),
                 collect_bytes=self._collect_bytes,
             )
         except PySparkException as error:
             raise PipelineError(f"select of sink '{sink.name}': {spark_message(error)}") from error
         self._computed.append(computed)
-        self._expect_small[sink.name] = computed.next_is_small
+        forecast.learn(reads, computed.bytes)
         return computed.rows(sink.name)
 
     def _show(self, tables: Mapping[str, TableImage], session: Any) -> None:

@@ -60,17 +60,31 @@ class WorkingDirectory:
         """Return what a batch reads; Spark wrote it before it called us."""
         return OffsetLogEntry.parse(self._read(f"offsets/{batch}").decode())
 
+    def range(self, batch: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return where a batch starts and where it ends, a line for each input; the first one starts nowhere."""
+        known = batch > 0 and self._exists(f"offsets/{batch - 1}")
+        return self.offsets(batch - 1).sources if known else (), self.offsets(batch).sources
+
     def range_digest(self, batch: int) -> str:
         """Return a digest of the exact source range of a batch: where it starts, where it ends, which files."""
         digest = hashlib.sha256()
-        for number in (batch - 1, batch):
-            sources = self.offsets(number).sources if number >= 0 and self._exists(f"offsets/{number}") else ()
-            digest.update("\n".join(sources).encode() + b"\0")
-        until = self._log_end(self.offsets(batch).sources)
-        for name, text in sorted(new_log_entries(self.path, self._logged, until).items()):
+        for lines in self.range(batch):
+            digest.update("\n".join(lines).encode() + b"\0")
+        for name, text in sorted(self._new_log_entries(batch).items()):
             # A compact file or a plain one: the entries of the range are the same.
             digest.update(name.removesuffix(".compact").encode() + b"\0" + _entries(text) + b"\0")
         return digest.hexdigest()
+
+    def files_read(self, batch: int) -> dict[str, int]:
+        """Return how many files a batch reads, for each input that is made of files."""
+        sources = list(dict.fromkeys(self.inputs))
+        found = dict.fromkeys((sources[int(index)] for index in self._log_end(self.offsets(batch).sources)), 0)
+        for name, text in self._new_log_entries(batch).items():
+            found[sources[int(name.split("/")[1])]] += len(_entries(text).splitlines())
+        return found
+
+    def _new_log_entries(self, batch: int) -> dict[str, bytes]:
+        return new_log_entries(self.path, self._logged, self._log_end(self.offsets(batch).sources))
 
     def capture(self, batch: int, next_watermark_ms: int, state_ids: StateIds | None) -> Capture:
         """Return everything a restart after `batch` needs. The batch must have been consumed."""
@@ -78,7 +92,7 @@ class WorkingDirectory:
         parts = {name: self._read(name) for name in names if self._exists(name)}
         parts[f"commits/{batch}"] = commit_log_entry(next_watermark_ms, state_ids).encode()
         parts[_ROOT_PART] = self.path.encode()
-        parts |= new_log_entries(self.path, self._logged, self._log_end(self.offsets(batch).sources))
+        parts |= self._new_log_entries(batch)
         operators = {
             f"state/{operator}": [self._captured(name) for name in files]
             for operator, files in operator_files(self.path, batch, state_ids).items()
