@@ -31,6 +31,7 @@ MYSQL = ("tests/connectors/test_mysql_cdc.py",)
 MYSQL_PARTS = ("tests/connectors/test_mysql_cdc_parts.py",)
 MYSQL_FAILS = ("tests/connectors/test_mysql_cdc_failures.py",)
 PG_CDC = "tests/connectors/test_postgres_cdc.py"
+PG_CDC_IMAGES = "tests/connectors/test_postgres_cdc_images.py"
 PG_CDC_MESSAGES = "tests/connectors/test_postgres_cdc_messages.py"
 PG_CDC_VALUES = "tests/connectors/test_postgres_cdc_values.py"
 PG_CDC_FAILS = "tests/connectors/test_postgres_cdc_failures.py"
@@ -314,6 +315,13 @@ GUARDS = [
         "            frame.persist(StorageLevel.MEMORY_AND_DISK)\n",
         "",
         (f"{TRAPS}::test_a_batch_is_computed_once_for_all_its_sinks",),
+    ),
+    Guard(
+        "an epoch that reads much more than those before it stays with Spark",
+        "spark/forecast.py",
+        "    return now.amount / max(before.amount, 1)\n",
+        "    return 1.0\n",
+        ("tests/spark/test_forecast.py", "-k", "flood"),
     ),
     Guard(
         "one epoch for each replay",
@@ -782,16 +790,16 @@ GUARDS = [
     ),
     Guard(
         "PostgreSQL CDC: a value that was not sent is named",
-        "connectors/postgres_cdc/rows.py",
-        "            unchanged = self._left_out(new, old, old_is_key) if UNCHANGED in new else ()\n",
-        "            unchanged = ()\n",
+        "connectors/postgres_cdc/images.py",
+        "    return column.kinds == _UNCHANGED\n",
+        "    return np.zeros(len(column.kinds), bool)\n",
         (f"{PG_CDC_VALUES}::test_large_values_that_were_not_sent_are_named",),
     ),
     Guard(
         "PostgreSQL CDC: an old key says nothing of other columns",
-        "connectors/postgres_cdc/rows.py",
-        "            known = not old_is_key or self._layout.relation.columns[place].in_key\n",
-        "            known = True\n",
+        "connectors/postgres_cdc/images.py",
+        " & (in_key | ~self.before_is_key)",
+        "",
         (f"{PG_CDC_VALUES}::test_large_values_that_were_not_sent_are_named",),
     ),
     Guard(
@@ -800,6 +808,20 @@ GUARDS = [
         "    if end != len(data):\n",
         "    if False:\n",
         (PG_CDC_MESSAGES,),
+    ),
+    Guard(
+        "PostgreSQL CDC: a message with a row is read to its last byte",
+        "connectors/postgres_cdc/images.py",
+        "        self._refuse_longer(with_rows, np.where(has_after, end, behind))\n",
+        "",
+        (PG_CDC_IMAGES,),
+    ),
+    Guard(
+        "PostgreSQL CDC: a value that leads beyond its message is refused",
+        "connectors/postgres_cdc/images.py",
+        '            self._refuse(present & (at > self._ends), "it is cut off")\n',
+        "",
+        (PG_CDC_IMAGES,),
     ),
     Guard(
         "PostgreSQL CDC: arrays of several levels are refused",

@@ -31,6 +31,7 @@ class LazyModule:
         return value
 
 
+np = LazyModule("numpy", "the postgres_cdc source", "spark")
 pa = LazyModule("pyarrow", "every sink", "spark")
 pc = LazyModule("pyarrow.compute", "every sink", "spark")
 pq = LazyModule("pyarrow.parquet", "every sink", "spark")

@@ -1,10 +1,9 @@
-"""pgoutput, the output of PostgreSQL's logical decoding, in protocol version 1: from bytes to values.
+"""pgoutput, the output of PostgreSQL's logical decoding, in protocol version 1: everything but rows.
 
 A transaction comes whole, in the order of commits: Begin, its changes, Commit. Before the first change of a table
-comes a Relation that names its columns. Values are the text that the column's type prints, not yet read.
+comes a Relation that names its columns. Messages with rows are read by `images`, thousands at once.
 """
 
-import enum
 import struct
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,9 +12,6 @@ from holdfast.errors import SourceError
 
 _EPOCH = 946_684_800_000_000
 """PostgreSQL counts microseconds from the year 2000; this is that moment, in microseconds since 1970."""
-_NULL, _UNCHANGED, _TEXT = b"nut"
-_KEY, _OLD, _NEW = b"KON"
-
 _BEGIN = struct.Struct("!QqI")
 _COMMIT = struct.Struct("!BQQq")
 _NUMBER = struct.Struct("!I")
@@ -24,16 +20,6 @@ _TYPE = struct.Struct("!Ii")
 _TRUNCATE = struct.Struct("!IB")
 _MESSAGE = struct.Struct("!BQ")
 _LSN = struct.Struct("!Q")
-
-
-class Unchanged(enum.Enum):
-    """Stands for a large value that the update did not touch and the server therefore did not send."""
-
-    VALUE = "unchanged"
-
-
-UNCHANGED = Unchanged.VALUE
-Value = bytes | None | Unchanged
 
 
 class Begin(NamedTuple):
@@ -82,31 +68,6 @@ class Type(NamedTuple):
     name: str
 
 
-class Insert(NamedTuple):
-    """A new row."""
-
-    relation: int
-    new: list[Value]
-
-
-class Update(NamedTuple):
-    """A row that changed; `old` as far as the table's replica identity gives it."""
-
-    relation: int
-    old: list[Value] | None
-    old_is_key: bool
-    """Whether `old` has the identifying columns only."""
-    new: list[Value]
-
-
-class Delete(NamedTuple):
-    """A row that is gone."""
-
-    relation: int
-    old: list[Value]
-    old_is_key: bool
-
-
 class Truncate(NamedTuple):
     """Tables that were emptied."""
 
@@ -131,7 +92,7 @@ class LogicalMessage(NamedTuple):
     content: bytes
 
 
-Message = Begin | Commit | Relation | Type | Insert | Update | Delete | Truncate | Origin | LogicalMessage
+Message = Begin | Commit | Relation | Type | Truncate | Origin | LogicalMessage
 
 
 def parse(data: bytes) -> Message:
@@ -139,13 +100,13 @@ def parse(data: bytes) -> Message:
     try:
         message, end = _PARSERS[data[0]](data)
     except (LookupError, struct.error, UnicodeDecodeError, ValueError) as error:
-        raise SourceError(f"a pgoutput message cannot be read ({error}): {_shown(data)}") from error
+        raise SourceError(f"a pgoutput message cannot be read ({error}): {shown(data)}") from error
     if end != len(data):
-        raise SourceError(f"a pgoutput message has {len(data)} bytes, {end} were expected: {_shown(data)}")
+        raise SourceError(f"a pgoutput message has {len(data)} bytes, {end} were expected: {shown(data)}")
     return message
 
 
-def _shown(data: bytes) -> str:
+def shown(data: bytes) -> str:
     """Only what kind of message it is: the rest is the user's data."""
     return f"kind {data[:1]!r}, {len(data)} bytes"
 
@@ -184,31 +145,6 @@ def _type(data: bytes) -> tuple[Message, int]:
     return Type(id, schema, name), at
 
 
-def _insert(data: bytes) -> tuple[Message, int]:
-    (relation,) = _NUMBER.unpack_from(data, 1)
-    _expect(data, 5, (_NEW,))
-    new, at = _values(data, 6)
-    return Insert(relation, new), at
-
-
-def _update(data: bytes) -> tuple[Message, int]:
-    (relation,) = _NUMBER.unpack_from(data, 1)
-    kind = _expect(data, 5, (_KEY, _OLD, _NEW))
-    old, at = None, 5
-    if kind != _NEW:
-        old, at = _values(data, 6)
-        _expect(data, at, (_NEW,))
-    new, at = _values(data, at + 1)
-    return Update(relation, old, kind == _KEY, new), at
-
-
-def _delete(data: bytes) -> tuple[Message, int]:
-    (relation,) = _NUMBER.unpack_from(data, 1)
-    kind = _expect(data, 5, (_KEY, _OLD))
-    old, at = _values(data, 6)
-    return Delete(relation, old, kind == _KEY), at
-
-
 def _truncate(data: bytes) -> tuple[Message, int]:
     count, options = _TRUNCATE.unpack_from(data, 1)
     at = 1 + _TRUNCATE.size
@@ -235,43 +171,12 @@ _PARSERS: dict[int, Callable[[bytes], tuple[Message, int]]] = {
     ord("C"): _commit,
     ord("R"): _relation,
     ord("Y"): _type,
-    ord("I"): _insert,
-    ord("U"): _update,
-    ord("D"): _delete,
     ord("T"): _truncate,
     ord("O"): _origin,
     ord("M"): _message,
 }
 
 
-def _values(data: bytes, at: int) -> tuple[list[Value], int]:
-    """Return the values of a row. A length that leads beyond the message shows at its end."""
-    (count,) = _COUNT.unpack_from(data, at)
-    at += 2
-    values: list[Value] = []
-    for _ in range(count):
-        kind = data[at]
-        at += 1
-        if kind == _TEXT:
-            start = at + 4
-            at = start + int.from_bytes(data[at:start])
-            values.append(data[start:at])
-        elif kind == _NULL:
-            values.append(None)
-        elif kind == _UNCHANGED:
-            values.append(UNCHANGED)
-        else:
-            raise ValueError(f"a value of kind {chr(kind)!r}")
-    return values, at
-
-
 def _string(data: bytes, at: int) -> tuple[str, int]:
     end = data.index(0, at)
     return data[at:end].decode(), end + 1
-
-
-def _expect(data: bytes, at: int, kinds: tuple[int, ...]) -> int:
-    kind = data[at]
-    if kind not in kinds:
-        raise ValueError(f"{chr(kind)!r} where one of {bytes(kinds)!r} was expected")
-    return kind

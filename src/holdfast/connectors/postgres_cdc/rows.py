@@ -5,19 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.connectors.change_rows import row_schema
-from holdfast.connectors.extras import pa
-from holdfast.connectors.postgres_cdc.messages import (
-    UNCHANGED,
-    Begin,
-    Delete,
-    Insert,
-    Message,
-    Relation,
-    Truncate,
-    Update,
-    Value,
-    parse,
-)
+from holdfast.connectors.extras import np, pa
+from holdfast.connectors.postgres_cdc.images import DELETE, INSERT, TRUNCATE, UPDATE, Column, RowMessages, not_sent
+from holdfast.connectors.postgres_cdc.messages import Begin, Relation, parse
 from holdfast.connectors.postgres_cdc.positions import sortable_lsn
 from holdfast.connectors.postgres_cdc.table import CdcTable, Types
 from holdfast.connectors.postgres_cdc.values import column_of, holds
@@ -25,9 +15,7 @@ from holdfast.errors import SourceError
 
 _MOST_ROWS = 5000
 _MOST_BYTES = 8 << 20
-
-Image = list[Value] | None
-"""A row in the order of its relation; None where there is none."""
+_OPERATIONS = {INSERT: "insert", UPDATE: "update", DELETE: "delete", TRUNCATE: "truncate"}
 
 
 @dataclass(frozen=True)
@@ -48,13 +36,19 @@ class _Layout:
     places: tuple[int | None, ...]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Transaction:
-    """What all rows of a transaction have in common."""
+    """What rows of a transaction have in common, and how many of them are in this batch, from which number on."""
 
     position: str
     name: str
     committed_at: int
+    first: int = 0
+    rows: int = 0
+
+    def rest(self) -> "_Transaction":
+        """Return what the next batch has of it."""
+        return _Transaction(self.position, self.name, self.committed_at, self.first + self.rows)
 
 
 class ChangeRows:
@@ -65,102 +59,70 @@ class ChangeRows:
         self._table, self._columns, self._catalog, self._only_these = table, columns, catalog, only_these
         self._schema = row_schema(columns)
         self._layout: _Layout | None = None
-        self._transaction: _Transaction
-        self._next = 0
-        self._rows: list[tuple[str, _Transaction, int, Image, Image, tuple[str, ...]]] = []
+        self._transactions: list[_Transaction] = []
+        self._messages: list[bytes] = []
         self._bytes = 0
 
     def batches(self, messages: Iterable[bytes]) -> Iterator[Any]:
         """Yield the rows as `pyarrow.RecordBatch`."""
         for data in messages:
+            if data[0] in _OPERATIONS:
+                self._messages.append(data)
+                self._transactions[-1].rows += 1
+                self._bytes += len(data)
+                if len(self._messages) >= _MOST_ROWS or self._bytes >= _MOST_BYTES:
+                    yield self._flushed()
+                continue
             message = parse(data)
             if isinstance(message, Begin):
                 position = sortable_lsn(message.commit_lsn)
-                self._transaction = _Transaction(position, str(message.xid), message.committed_at)
-                self._next = 0
-            elif isinstance(message, Relation):
-                if self._layout is None or self._layout.relation != message:
-                    yield from self._flushed()
-                    self._layout = self._layout_of(message)
-            else:
-                self._change(message)
-                self._bytes += len(data)
-                if len(self._rows) >= _MOST_ROWS or self._bytes >= _MOST_BYTES:
-                    yield from self._flushed()
-        yield from self._flushed()
+                self._transactions.append(_Transaction(position, str(message.xid), message.committed_at))
+            elif isinstance(message, Relation) and (self._layout is None or self._layout.relation != message):
+                if self._messages:
+                    yield self._flushed()
+                self._layout = self._layout_of(message)
+        if self._messages:
+            yield self._flushed()
 
-    # Changes
-
-    def _change(self, message: Message) -> None:
-        if isinstance(message, Insert):
-            self._add("insert", None, message.new)
-        elif isinstance(message, Update):
-            new, old, old_is_key = message.new, message.old, message.old_is_key
-            unchanged = self._left_out(new, old, old_is_key) if UNCHANGED in new else ()
-            self._add("update", old, self._completed(new, old, old_is_key), unchanged)
-        elif isinstance(message, Delete):
-            self._add("delete", message.old, None)
-        elif isinstance(message, Truncate):
-            self._add("truncate", None, None)
-
-    def _left_out(self, new: list[Value], old: Image, old_is_key: bool) -> tuple[str, ...]:
-        """Return the columns to read whose value was not sent and cannot be taken from the old row."""
+    def _flushed(self) -> Any:
+        """Return the rows so far; what is to come of their last transaction is counted on."""
         assert self._layout is not None
-        names = zip(self._columns.names, self._layout.places, strict=True)
-        return tuple(n for n, i in names if i is not None and self._value(new, i, old, old_is_key) is UNCHANGED)
-
-    def _completed(self, new: list[Value], old: Image, old_is_key: bool) -> list[Value]:
-        """Return a row in which what was not sent is taken from the old row, or NULL."""
-        if UNCHANGED not in new:
-            return new
-        values = (self._value(new, i, old, old_is_key) for i in range(len(new)))
-        return [None if value is UNCHANGED else value for value in values]
-
-    def _value(self, new: list[Value], place: int, old: Image, old_is_key: bool) -> Value:
-        value = new[place]
-        assert self._layout is not None
-        if value is UNCHANGED and old is not None:
-            known = not old_is_key or self._layout.relation.columns[place].in_key
-            return old[place] if known else UNCHANGED
-        return value
-
-    # Rows
-
-    def _add(self, op: str, before: Image, after: Image, unchanged: tuple[str, ...] = ()) -> None:
-        self._rows.append((op, self._transaction, self._next, before, after, unchanged))
-        self._next += 1
-
-    def _flushed(self) -> Iterator[Any]:
-        if not self._rows:
-            return
-        ops, transactions, numbers, befores, afters, unchanged = zip(*self._rows, strict=True)
-        values = {
-            "op": ops,
-            "position": [transaction.position for transaction in transactions],
-            "seq": numbers,
-            "transaction": [transaction.name for transaction in transactions],
-            "committed_at": [transaction.committed_at for transaction in transactions],
-            "before": self._images(befores),
-            "after": self._images(afters),
-            "unchanged": unchanged,
+        messages = RowMessages(self._messages, len(self._layout.relation.columns))
+        transactions = [transaction for transaction in self._transactions if transaction.rows]
+        self._transactions = [self._transactions[-1].rest()]
+        self._messages, self._bytes = [], 0
+        after = [None if place is None else self._after(messages, place) for place in self._layout.places]
+        before = [None if place is None else messages.before.columns[place] for place in self._layout.places]
+        arrays = {
+            **_in_common(transactions),
+            "op": _operations(messages.kinds),
+            "before": self._images(messages, before, messages.before.present),
+            "after": self._images(messages, after, messages.after.present),
+            "unchanged": self._unchanged(after, len(messages.kinds)),
         }
-        arrays = [
-            values[field.name] if field.name in ("before", "after") else pa.array(values[field.name], field.type)
-            for field in self._schema
-        ]
-        self._rows, self._bytes = [], 0
-        yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        columns = [arrays[field.name].cast(field.type) for field in self._schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _images(self, rows: Sequence[Image]) -> Any:
+    def _after(self, messages: RowMessages, place: int) -> Column:
         assert self._layout is not None
-        absent: list[Value] = [None] * len(self._layout.relation.columns)
-        by_column = list(zip(*(absent if row is None else row for row in rows), strict=True))
+        return messages.completed(place, in_key=self._layout.relation.columns[place].in_key)
+
+    def _images(self, messages: RowMessages, columns: Sequence[Column | None], present: Any) -> Any:
         arrays = [
-            pa.nulls(len(rows), field.type) if place is None else column_of(by_column[place], field.type, field.name)
-            for field, place in zip(self._columns, self._layout.places, strict=True)
+            pa.nulls(len(present), field.type)
+            if column is None
+            else column_of(messages.texts(column), field.type, field.name)
+            for field, column in zip(self._columns, columns, strict=True)
         ]
-        missing = pa.array([row is None for row in rows], pa.bool_())
-        return pa.StructArray.from_arrays(arrays, fields=list(self._columns), mask=missing)
+        return pa.StructArray.from_arrays(arrays, fields=list(self._columns), mask=pa.array(~present))
+
+    def _unchanged(self, columns: Sequence[Column | None], rows: int) -> Any:
+        """Return, for each row, the names of the columns that are NULL in it only because they were not sent."""
+        missing = np.array([np.zeros(rows, bool) if column is None else not_sent(column) for column in columns])
+        row, column = np.nonzero(missing.T)
+        ends = np.searchsorted(row, np.arange(rows + 1)).astype(np.int32)
+        names = pa.array(self._columns.names, pa.string()).take(pa.array(column))
+        return pa.ListArray.from_arrays(pa.array(ends), names)
 
     # The table's form
 
@@ -202,3 +164,21 @@ class ChangeRows:
                 f"column '{gone[0]}' was dropped from table {self._table.sql}: start the pipeline again to go on "
                 "without it"
             )
+
+
+def _in_common(transactions: Sequence[_Transaction]) -> dict[str, Any]:
+    """Return what the rows of each transaction have in common, once for each of its rows, and their numbers."""
+    rows = np.array([transaction.rows for transaction in transactions])
+    of = np.repeat(np.arange(len(transactions)), rows)
+    shift = np.array([transaction.first for transaction in transactions]) - (np.cumsum(rows) - rows)
+    return {
+        "position": pa.array([transaction.position for transaction in transactions]).take(pa.array(of)),
+        "transaction": pa.array([transaction.name for transaction in transactions]).take(pa.array(of)),
+        "committed_at": pa.array([transaction.committed_at for transaction in transactions]).take(pa.array(of)),
+        "seq": pa.array(np.arange(len(of)) + shift[of]),
+    }
+
+
+def _operations(kinds: Any) -> Any:
+    names = [_OPERATIONS.get(kind) for kind in range(256)]
+    return pa.array(names, pa.string()).take(pa.array(kinds))

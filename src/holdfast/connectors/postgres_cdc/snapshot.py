@@ -159,7 +159,7 @@ def _batches(lines: Iterable[bytes], columns: Any) -> Iterator[Any]:
 
 def _batch(rows: list[list[bytes | None]], columns: Any) -> Any:
     values = zip(columns, zip(*rows, strict=True), strict=True)
-    arrays = [column_of(column, field.type, field.name) for field, column in values]
+    arrays = [column_of(pa.array(column, pa.binary()), field.type, field.name) for field, column in values]
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 

@@ -66,8 +66,11 @@ def holds(wide: Any, narrow: Any) -> bool:
     return same_kind and bool(wide.bit_width >= narrow.bit_width)
 
 
-def column_of(texts: Sequence[bytes | None], type_: Any, name: str) -> Any:
-    """Return a column of printed values as an Arrow array. What the type cannot hold is an error, never NULL."""
+def column_of(texts: Any, type_: Any, name: str) -> Any:
+    """Return a column of printed values (a `pyarrow.BinaryArray`) as an array of their type.
+
+    What the type cannot hold is an error, never NULL.
+    """
     try:
         return _read(texts, type_)
     except (pa.ArrowInvalid, ValueError):
@@ -77,23 +80,22 @@ def column_of(texts: Sequence[bytes | None], type_: Any, name: str) -> Any:
         ) from None
 
 
-def _first_unreadable(texts: Sequence[bytes | None], type_: Any) -> str:
-    for text in texts:
+def _first_unreadable(texts: Any, type_: Any) -> str:
+    for text in texts.to_pylist():
         try:
-            _read([text], type_)
+            _read(pa.array([text], pa.binary()), type_)
         except (pa.ArrowInvalid, ValueError):
-            assert text is not None
             shown = text[:_LONGEST_SHOWN].decode(errors="replace")
             return f"'{shown}'" if len(text) <= _LONGEST_SHOWN else f"'{shown}...'"
     return "a value"
 
 
-def _read(texts: Sequence[bytes | None], type_: Any) -> Any:
+def _read(texts: Any, type_: Any) -> Any:
     if pa.types.is_list(type_):
-        return _lists(texts, type_)
+        return _lists(texts.to_pylist(), type_)
     if pa.types.is_binary(type_):
-        return pa.array([None if text is None else _unhexed(text) for text in texts], type_)
-    column = pa.array(texts, pa.binary()).cast(pa.string())
+        return pa.array([None if text is None else _unhexed(text) for text in texts.to_pylist()], type_)
+    column = texts.cast(pa.string())
     if pa.types.is_boolean(type_):
         return pc.equal(column, "t")
     return column.cast(type_)
@@ -106,11 +108,12 @@ def _unhexed(text: bytes) -> bytes:
 
 
 def _lists(texts: Sequence[bytes | None], type_: Any) -> Any:
-    ends, elements = [0], []
+    ends: list[int] = [0]
+    elements: list[bytes | None] = []
     for text in texts:
         elements += [] if text is None else array_elements(text)
         ends.append(len(elements))
-    values = _read(elements, type_.value_type)
+    values = _read(pa.array(elements, pa.binary()), type_.value_type)
     missing = pa.array([text is None for text in texts], pa.bool_())
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), values, type=type_, mask=missing)
 
