@@ -46,11 +46,16 @@ class Server:
 
     def __init__(self, server_id: int = 1, settings: Sequence[str] = ()) -> None:
         self._folder = Path(tempfile.mkdtemp(dir=_SHARED_MEMORY if os.path.isdir(_SHARED_MEMORY) else None))
+        # A server that starts removes the temporary tables of others that have the same directory for them, and
+        # those die of it.
+        self._temporary = self._folder / "tmp"
+        self._temporary.mkdir()
         self._user: dict[str, Any] = {}
         if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")
             self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-            os.chown(self._folder, nobody.pw_uid, nobody.pw_gid)
+            for folder in (self._folder, self._temporary):
+                os.chown(folder, nobody.pw_uid, nobody.pw_gid)
         self.port = _free_port()
         self.url = f"mysql://cdc:{PASSWORD}@127.0.0.1:{self.port}/shop"
         self._settings = [f"--server-id={server_id}", *_SETTINGS, *(_MYSQL_SETTINGS if MYSQLD else _MARIADB_SETTINGS)]
@@ -59,13 +64,14 @@ class Server:
         self._initialise()
 
     def _initialise(self) -> None:
-        data = f"--datadir={self._folder / 'data'}"
+        data, temporary = f"--datadir={self._folder / 'data'}", f"--tmpdir={self._temporary}"
         if MYSQLD:
-            command = [MYSQLD, "--no-defaults", data, "--initialize-insecure"]
+            command = [MYSQLD, "--no-defaults", data, temporary, "--initialize-insecure"]
         else:
             program = shutil.which("mariadb-install-db", path=_PATH)
             assert program is not None, "the tests of mysql_cdc need MariaDB: scripts/install-mariadb"
-            command = [program, "--no-defaults", data, "--auth-root-authentication-method=normal", "--skip-test-db"]
+            command = [program, "--no-defaults", data, temporary]
+            command += ["--auth-root-authentication-method=normal", "--skip-test-db"]
         self._run(command)
 
     def _run(self, command: Sequence[str]) -> None:
@@ -79,7 +85,8 @@ class Server:
         program = MYSQLD or shutil.which("mariadbd", path=_PATH)
         assert program is not None
         command = [program, "--no-defaults", f"--datadir={self._folder / 'data'}", f"--port={self.port}"]
-        command += [f"--socket={self._folder / 'socket'}", f"--pid-file={self._folder / 'pid'}", *self._settings]
+        command += [f"--socket={self._folder / 'socket'}", f"--pid-file={self._folder / 'pid'}"]
+        command += [f"--tmpdir={self._temporary}", *self._settings]
         with open(self._folder / "log", "ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", **self._user)
         deadline = time.monotonic() + _PATIENCE_SECONDS
