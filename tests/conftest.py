@@ -33,13 +33,13 @@ sys.path.insert(0, str(Path(__file__).parent))  # So that `stores.builders` is f
 from connectors import kafka_server
 from connectors.kafka_jars import Unobtainable, connector_jars
 from interfaces.published_client import client_python
+from spark.quick_jvm import java_options
 from stores.places import BUCKET, S3_OPTIONS, BucketPlace, DirectoryPlace, Place
 
 # Whoever starts the first Spark session decides for all tests which Python its workers are.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-# JVMs of tests live shortly: the optimising compiler takes half of their CPU time and gives little back.
 for launched in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
-    os.environ.setdefault(launched, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    os.environ.setdefault(launched, java_options())
 
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")

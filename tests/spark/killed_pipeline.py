@@ -15,6 +15,7 @@ from holdfast.stores.disk import LocalDisk
 from holdfast.stores.medium import Staged
 from holdfast.stores.store import DurableCheckpointStore
 from spark.pipelines import PIPELINES
+from spark.quick_jvm import java_options
 
 
 def die() -> None:
@@ -24,7 +25,7 @@ def die() -> None:
 def quick_start(scratch: Path) -> dict[str, str]:
     """Return settings for a JVM that lives shortly, with its scratch files where they go with the test."""
     scratch.mkdir(parents=True, exist_ok=True)
-    java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={scratch}"  # Also for runs without pytest.
+    java = f"{java_options()} -Djava.io.tmpdir={scratch}"
     return {"spark.driver.extraJavaOptions": java, "spark.local.dir": str(scratch)}
 
 

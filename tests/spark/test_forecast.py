@@ -71,13 +71,17 @@ def test_a_flood_after_a_trickle_stays_with_spark(tmp_path: Path, spark: SparkSe
     folder.mkdir()
 
     def write(numbers: range) -> None:
+        """Make some files visible, all at once."""
+        aside = tmp_path / f"aside-{numbers.start}"
+        aside.mkdir()
         for number in numbers:
             rows = (f'{{"id": {id}}}\n' for id in range(number * 50, number * 50 + 50))
-            (folder / f"{number}.json").write_text("".join(rows))
+            (aside / f"{number}.json").write_text("".join(rows))
+        aside.rename(folder / f"{numbers.start}")
 
     sink = NotingSink(target)
     pipeline = Pipeline("flood", store=tmp_path / "store", spark=spark, collect_bytes=8_000, verify_interval=None)
-    pipeline.source("numbers", sources.files(str(folder), format="json", schema="id long"))
+    pipeline.source("numbers", sources.files(f"{folder}/*", format="json", schema="id long"))
     pipeline.sink("noted", "numbers", sink)
     handle = pipeline.start()
     for numbers in (range(1), range(1, 2), range(2, 62)):
