@@ -18,6 +18,7 @@ from holdfast.core.checksums import state_checksum
 from holdfast.core.dependencies import CheckpointDependencies
 from holdfast.core.sidecar import CapturedFile, build_sidecar
 from holdfast.engine.fencing import take_over
+from holdfast.engine.places import materials_beside
 from holdfast.interfaces.opening import open_service
 from holdfast.interfaces.transfer import export_checkpoint, import_checkpoint
 from holdfast.stores import urls
@@ -125,6 +126,67 @@ def test_export_of_plain_operators_keeps_them_as_they_are(path: Path, tmp_path: 
     assert members(tmp_path / "c.hf") == {"manifest.json": sealed.to_json().encode(), "state.bin": b"hello"}
     assert run("import", tmp_path / "new", tmp_path / "c.hf").code == 0
     assert writable(tmp_path / "new").load_by_id(3) == sealed
+
+
+SNAPSHOT = f"{TIMELINE}/sources/orders/snapshot/000000.parquet"
+BEGIN = f"{TIMELINE}/sources/orders/begin.json"
+
+
+@pytest.fixture
+def with_files(chain: Chain, path: Path, tmp_path: Path, run: Run) -> Path:
+    """Return an exported checkpoint whose source keeps a snapshot; files of another timeline stand beside it."""
+    materials = materials_beside(chain.store)
+    assert materials is not None
+    for name, data in {SNAPSHOT: b"rows" * 5000, BEGIN: b"{}", f"{OTHER_TIMELINE}/sources/orders/x": b"no"}.items():
+        materials.put(name, data)
+    file = tmp_path / "with-files.hf"
+    assert "with 2 files of its sources and tables" in run("export", path, "latest", file).out
+    return file
+
+
+def test_what_a_checkpoint_needs_beside_it_travels_along(with_files: Path, url: str, run: Run) -> None:
+    """Goal: a pipeline that is still reading its source's snapshot goes on elsewhere."""
+    ran = run("import", url, with_files, "--json")
+    assert ran.code == 0, ran.err
+    materials = materials_beside(writable(url))
+    if materials is not None:  # A store that is only in memory has nothing beside it.
+        assert {name: materials.get(name) for name in materials.names()} == {SNAPSHOT: b"rows" * 5000, BEGIN: b"{}"}
+        assert ran.json["files"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        pytest.param(f"materials/{SNAPSHOT}", b"rows" * 4999 + b"rowz", id="a changed file"),
+        pytest.param(f"materials/{SNAPSHOT}", None, id="a missing file"),
+        pytest.param(f"materials/{TIMELINE}/sources/orders/more", b"", id="a file more"),
+        pytest.param("materials.json", None, id="no index"),
+        pytest.param("materials.json", b"{}", id="an empty index"),
+        pytest.param("materials.json", b"[", id="no JSON"),
+        pytest.param("materials/../../escaped", b"x", id="a name that leads out"),
+        pytest.param("materials/", b"x", id="no name"),
+    ],
+)
+def test_files_that_were_tampered_with_are_refused_and_none_is_written(
+    with_files: Path, tmp_path: Path, run: Run, name: str, data: bytes | None
+) -> None:
+    contents = {**members(with_files), name: data}
+    write_tar(with_files, {name: data for name, data in contents.items() if data is not None})
+    ran = run("import", tmp_path / "new", with_files)
+    assert ran.code != 0
+    assert len(ran.err.strip().splitlines()) == 1
+    assert not list(tmp_path.rglob("escaped"))
+    assert not (tmp_path / "new" / "materials").exists()
+
+
+def test_an_index_that_says_otherwise_is_refused(with_files: Path, tmp_path: Path, run: Run) -> None:
+    contents = members(with_files)
+    index = json.loads(contents["materials.json"])
+    data = b"other rows"
+    index["files"][SNAPSHOT] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    contents |= {"materials.json": json.dumps(index).encode(), f"materials/{SNAPSHOT}": data}
+    write_tar(with_files, contents)
+    assert "materials.json has another checksum" in run("import", tmp_path / "new", with_files).err
 
 
 def test_export_without_any_state(path: Path, tmp_path: Path, run: Run) -> None:

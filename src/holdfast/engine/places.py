@@ -18,9 +18,12 @@ def spool_directory(store: DurableCheckpointStore, pipeline: str) -> str:
     return os.path.join(local_base(store, pipeline), "spool")
 
 
+def materials_beside(store: DurableCheckpointStore) -> Materials | None:
+    """Return the files beside the checkpoints; None for a store that is only in memory."""
+    place = store.describe()
+    return None if place.startswith("memory://") else open_materials(f"{place.rstrip('/')}/{FOLDER}")
+
+
 def materials_of(store: DurableCheckpointStore, pipeline: str) -> Materials:
     """Return the files beside the checkpoints; beside the working directory for a store that is only in memory."""
-    place = store.describe()
-    if place.startswith("memory://"):
-        place = local_base(store, pipeline)
-    return open_materials(f"{place.rstrip('/')}/{FOLDER}")
+    return materials_beside(store) or open_materials(os.path.join(local_base(store, pipeline), FOLDER))

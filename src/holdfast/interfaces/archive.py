@@ -1,7 +1,8 @@
 """A checkpoint outside a store: as one file, or as a directory that another system wrote.
 
 The file is a plain tar with `manifest.json` and, if the checkpoint has a sidecar, `state.bin`: unpacked, it is a
-checkpoint directory. It needs nothing else, and every byte in it is covered by a checksum.
+checkpoint directory. What the checkpoint needs beside it stands below `materials/`, and `materials.json` says what
+that is. It needs nothing else, and every byte in it is covered by a checksum.
 """
 
 import contextlib
@@ -9,8 +10,8 @@ import io
 import mmap
 import os
 import tarfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import BinaryIO, cast
 
 from holdfast.clock import new_token
@@ -24,6 +25,8 @@ from holdfast.stores.verification import ByteProgress, Verifier
 
 MANIFEST_MEMBER = "manifest.json"
 STATE_MEMBER = "state.bin"
+INDEX_MEMBER = "materials.json"
+FILES_FOLDER = "materials/"
 _LARGEST_MANIFEST = 1 << 30
 _LARGEST_TAR_TIME = 8**11 - 1
 _COPY_BYTES = 1 << 20
@@ -37,6 +40,9 @@ class Package:
     manifest_bytes: bytes
     state: memoryview | None
     from_archive: bool
+    index: bytes | None = None
+    files: Mapping[str, memoryview] = field(default_factory=dict)
+    """What the checkpoint needs beside it, by name, and what the archive says of that."""
 
 
 @contextlib.contextmanager
@@ -55,15 +61,20 @@ def translated(what: str) -> Iterator[None]:
 # Writing
 
 
-def write_archive(path: str, manifest: CheckpointManifest, chunks: Sequence[Buffer] | None) -> int:
-    """Write an archive under a temporary name, flush it, and give it its name; return its size."""
+def write_archive(
+    path: str, manifest: CheckpointManifest, chunks: Sequence[Buffer] | None, files: Mapping[str, str], index: bytes
+) -> int:
+    """Write an archive under a temporary name, flush it, and give it its name; return its size.
+
+    `files` are local ones, by the name that they get below `materials/`; `index` stands beside them.
+    """
     directory = os.path.dirname(os.path.abspath(path))
     temporary = os.path.join(directory, f".{os.path.basename(path)}.{new_token()}.tmp")
     with translated(f"cannot write {path}"):
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             with open(descriptor, "wb") as file:
-                _write_members(file, manifest, chunks)
+                _write_members(file, manifest, chunks, files, index)
                 file.flush()
                 os.fsync(file.fileno())
                 size = file.tell()
@@ -76,7 +87,13 @@ def write_archive(path: str, manifest: CheckpointManifest, chunks: Sequence[Buff
     return size
 
 
-def _write_members(file: BinaryIO, manifest: CheckpointManifest, chunks: Sequence[Buffer] | None) -> None:
+def _write_members(
+    file: BinaryIO,
+    manifest: CheckpointManifest,
+    chunks: Sequence[Buffer] | None,
+    files: Mapping[str, str],
+    index: bytes,
+) -> None:
     modified = min(manifest.timestamp_ms // 1000, _LARGEST_TAR_TIME)
     document = manifest.to_json().encode()
     with tarfile.TarFile(fileobj=file, mode="w", format=tarfile.PAX_FORMAT, copybufsize=_COPY_BYTES) as tar:
@@ -84,6 +101,11 @@ def _write_members(file: BinaryIO, manifest: CheckpointManifest, chunks: Sequenc
         if chunks is not None:
             total = sum(memoryview(chunk).nbytes for chunk in chunks)
             tar.addfile(_member(STATE_MEMBER, total, modified), cast(BinaryIO, _ChunkReader(chunks)))
+        if files:
+            tar.addfile(_member(INDEX_MEMBER, len(index), modified), io.BytesIO(index))
+        for name, path in files.items():
+            with open(path, "rb") as content:
+                tar.addfile(_member(FILES_FOLDER + name, os.stat(path).st_size, modified), content)
 
 
 def _member(name: str, size: int, modified: int) -> tarfile.TarInfo:
@@ -143,29 +165,42 @@ def _open_archive(path: str) -> Package:
     for name, member in members.items():
         if member.offset_data + member.size > len(content):
             raise CorruptCheckpoint(f"{path} is cut off in the middle of {name}; export the checkpoint again")
-    document, state = (
-        content[member.offset_data : member.offset_data + member.size] if member else None
-        for member in (members[MANIFEST_MEMBER], members.get(STATE_MEMBER))
+    parts = {name: content[member.offset_data :][: member.size] for name, member in members.items()}
+    index = parts.get(INDEX_MEMBER)
+    beside = [name for name in parts if name.startswith(FILES_FOLDER)]
+    return Package(
+        path,
+        bytes(parts[MANIFEST_MEMBER]),
+        parts.get(STATE_MEMBER),
+        from_archive=True,
+        index=None if index is None else bytes(index),
+        files={name.removeprefix(FILES_FOLDER): parts[name] for name in beside},
     )
-    return Package(path, bytes(document or b""), state, from_archive=True)
 
 
 def _members(path: str, file: BinaryIO) -> dict[str, tarfile.TarInfo]:
-    """Return the two members an archive may have; anything else means that it is no archive of ours."""
+    """Return the members of an archive; one that does not belong there means that it is no archive of ours."""
     found: dict[str, tarfile.TarInfo] = {}
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
-                if member.name not in (MANIFEST_MEMBER, STATE_MEMBER) or not _is_plain_file(member):
+                if not _belongs(member.name) or not _is_plain_file(member):
                     raise InvalidRequest(f"{path} is not a checkpoint archive: it contains '{member.name}'")
                 if member.name in found:
                     raise CorruptCheckpoint(f"{path} contains {member.name} twice")
                 found[member.name] = member
     except tarfile.TarError as error:
         raise InvalidRequest(f"{path} is not a checkpoint archive ({error}); 'holdfast export' writes one") from None
-    if MANIFEST_MEMBER in found and found[MANIFEST_MEMBER].size > _LARGEST_MANIFEST:
-        raise InvalidRequest(f"{path}: {MANIFEST_MEMBER} is too large to be a manifest")
+    for name in (MANIFEST_MEMBER, INDEX_MEMBER):
+        if name in found and found[name].size > _LARGEST_MANIFEST:
+            raise InvalidRequest(f"{path}: {name} is too large to be one")
     return found
+
+
+def _belongs(name: str) -> bool:
+    if name.startswith(FILES_FOLDER):
+        return not {"", ".", ".."} & set(name.split("/"))
+    return name in (MANIFEST_MEMBER, STATE_MEMBER, INDEX_MEMBER)
 
 
 def _is_plain_file(member: tarfile.TarInfo) -> bool:

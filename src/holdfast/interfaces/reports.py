@@ -339,6 +339,8 @@ class ExportReceipt(Record):
     state_bytes: int
     rebuilt: bool
     """Whether the sidecar was put together from several, so that the file needs no other."""
+    files: int = 0
+    """How many files of its sources and tables went along."""
 
 
 @dataclass(frozen=True)
@@ -356,3 +358,5 @@ class ImportReceipt(Record):
     first: bool
     """Whether the store was empty before."""
     notes: tuple[str, ...]
+    files: int = 0
+    """How many files of its sources and tables came along."""

@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from holdfast.clock import Clock, new_uuid
@@ -22,6 +22,7 @@ from holdfast.errors import (
     InvalidRequest,
     UnsupportedVersion,
 )
+from holdfast.interfaces import carried_files
 from holdfast.interfaces.archive import (
     Package,
     map_file,
@@ -58,11 +59,16 @@ def export_checkpoint(
     incremental = manifest.dependencies is not None and bool(manifest.dependencies.batches)
     # The temporary file stands where the archive will: /tmp may be small, or memory.
     directory = os.path.dirname(os.path.abspath(path))
-    with translated(f"cannot write {path}"), tempfile.TemporaryFile(dir=directory) as scratch:
+    with (
+        translated(f"cannot write {path}"),
+        tempfile.TemporaryFile(dir=directory) as scratch,
+        carried_files.gathered(store, manifest, directory) as files,
+    ):
         gatherer = _Gatherer(store, manifest, scratch, on_bytes)
         chunks, states = gatherer.rebuilt() if incremental else gatherer.copied()
         total = sum(memoryview(chunk).nbytes for chunk in chunks or ())
-        size = write_archive(path, _self_contained(manifest, chunks, states, total), chunks)
+        complete = _self_contained(manifest, chunks, states, total)
+        size = write_archive(path, complete, chunks, files, carried_files.index_of(files))
     return ExportReceipt(
         store=store.describe(),
         checkpoint_id=manifest.checkpoint_id,
@@ -71,6 +77,7 @@ def export_checkpoint(
         file_bytes=size,
         state_bytes=total,
         rebuilt=incremental,
+        files=len(files),
     )
 
 
@@ -220,6 +227,8 @@ class _Candidate:
     state: memoryview | None
     notes: tuple[str, ...] = ()
     foreign: bool = False
+    files: Mapping[str, memoryview] = field(default_factory=dict)
+    """What it needs beside it."""
 
 
 def import_checkpoint(
@@ -238,6 +247,8 @@ def import_checkpoint(
         newest = store.newest_id()
         placed, notes = _placed(candidate, store, newest, force, clock)
         try:
+            # Before the seal: whoever finds the checkpoint finds what it needs.
+            carried_files.put_down(store, candidate.files)
             sealed = store.save_with_state(placed, None if candidate.state is None else [candidate.state])
             return _receipt(store, candidate, sealed, first=newest == 0, notes=notes)
         except Fenced:
@@ -269,7 +280,8 @@ def _trusted(package: Package, clock: Clock) -> _Candidate:
         return _adopted(manifest, package, clock)
     if package.state is not None and manifest.sidecar is None:
         raise _damaged(package.source, "there is a state.bin, but its manifest does not know it")
-    return _Candidate(package.source, manifest, package.state)
+    carried_files.refuse_others(package.source, package.index, package.files)
+    return _Candidate(package.source, manifest, package.state, files=package.files)
 
 
 def _adopted(manifest: CheckpointManifest, package: Package, clock: Clock) -> _Candidate:
@@ -378,4 +390,5 @@ def _receipt(
         state_bytes=len(candidate.state) if candidate.state is not None else 0,
         first=first,
         notes=(*candidate.notes, *notes),
+        files=len(candidate.files),
     )

@@ -203,6 +203,7 @@ class HumanOutput(Output):
     def exported(self, receipt: ExportReceipt) -> None:
         """Print one line."""
         how = ", put together from several sidecars" if receipt.rebuilt else ""
+        how += _with_files(receipt.files)
         self._screen.line(
             f"exported checkpoint {receipt.checkpoint_id} (epoch {receipt.epoch}) to {receipt.file}: "
             f"{size_text(receipt.file_bytes)}{how}, verified"
@@ -213,7 +214,7 @@ class HumanOutput(Output):
         renamed = "" if receipt.checkpoint_id == receipt.original_id else f" (it was {receipt.original_id})"
         self._screen.line(
             f"imported checkpoint {receipt.checkpoint_id}{renamed}, epoch {receipt.epoch}, "
-            f"{size_text(receipt.state_bytes)} of state, verified"
+            f"{size_text(receipt.state_bytes)} of state{_with_files(receipt.files)}, verified"
         )
         self._screen.line(f"it is now the newest checkpoint of {receipt.store}: a start goes on from it")
         if not receipt.first:
@@ -330,3 +331,7 @@ def _overall(verification: Verification) -> tuple[Cell, ...]:
         styled("verdict: damaged", "bold red"),
         f": {len(damaged)} of {counted(count, 'checkpoint')} ({folded_ids(damaged)}), {read}",
     )
+
+
+def _with_files(files: int) -> str:
+    return f", with {files} file{'s' if files > 1 else ''} of its sources and tables" if files else ""
