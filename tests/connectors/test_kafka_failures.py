@@ -198,7 +198,9 @@ def test_rows_survive_a_broker_that_is_killed_within_a_commit(broker: Broker, tm
     assert in_order(tmp_path) == orders(1, 2, 3, 4)
 
 
-@pytest.mark.parametrize("moment", ["after produce 1", "before commit_transaction"])
+@pytest.mark.parametrize(
+    "moment", [pytest.param("after produce 1", marks=pytest.mark.long), "before commit_transaction"]
+)
 def test_a_broker_that_stays_away_leaves_all_to_the_next_try(broker: Broker, tmp_path: Path, moment: str) -> None:
     writer = impatient_writer(tmp_path)
     writer.write(1, orders(1))

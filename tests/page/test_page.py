@@ -124,7 +124,7 @@ def test_two_checkpoints_are_compared(shop: Served, open_page: OpenPage) -> None
     expect(differences).to_contain_text("The pipeline is the same in both.")
     expect(differences.locator(".fact").filter(has_text="Rows in between")).to_contain_text("4")
     expect(differences.get_by_role("region", name="Offsets that moved")).to_contain_text("+4")
-    assert page.url.endswith("#/shop/compare/2/4")
+    expect(page).to_have_url(re.compile("#/shop/compare/2/4$"))
     expect(page.locator("#differences-title")).to_be_focused()
     page.get_by_role("button", name="Close").click()
     expect(differences).to_have_count(0)
@@ -163,7 +163,7 @@ def test_the_timeline_answers_to_a_pointer(shop: Served, open_page: OpenPage) ->
     page.mouse.down()
     page.mouse.up()
     expect(page.locator("#checkpoint-title")).to_have_text(re.compile(r"(Fence|Checkpoint) \d"))
-    assert "/checkpoint/" in page.url
+    expect(page).to_have_url(re.compile("/checkpoint/"))
 
 
 def test_a_pipeline_is_paused_resumed_and_stopped_after_a_question(shop: Served, open_page: OpenPage) -> None:

@@ -1,6 +1,7 @@
 """The page of a manager: several pipelines and stores, and the life of a process. Real processes, no Spark."""
 
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +33,7 @@ def test_pipelines_and_stores_stand_side_by_side(
     switcher.select_option("orders")
     expect(page.locator("#status")).to_have_text("Stopped")
     expect(page.locator("#verdict-title")).to_have_text("Nothing to recover yet")
-    assert page.url.endswith("#/orders")
+    expect(page).to_have_url(re.compile("#/orders$"))
     page.get_by_role("button", name="Start").click()
     expect(page.locator("#status")).to_have_text("Running")
     expect(page.locator("#connection")).to_have_text("Live")

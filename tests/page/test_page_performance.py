@@ -14,6 +14,7 @@ from page.conftest import OpenPage
 from page.serving import serving_story
 from page.story import Story
 
+pytestmark = pytest.mark.long  # What a busy machine takes says nothing; run on a quiet one, by `make test-all`.
 CHECKPOINTS = 5_000
 EVERY_SECONDS = 20.0
 FIRST_PAINT_MS = 1_000

@@ -1,4 +1,4 @@
-"""The page over `holdfast run` with a real Spark: epochs appear, a checkpoint is taken, a kill and a recovery."""
+"""The page over `holdfast run` with a real Spark: epochs, a checkpoint on request, damage, a kill and a recovery."""
 
 import json
 import signal
@@ -40,10 +40,14 @@ def test_a_pipeline_on_spark_is_watched_from_start_to_recovery(
     store = open_store(folder / "store", retain=None, vnode_count=1)
     newest = store.load_latest()
     assert newest is not None
+    flip(store, newest)
+    page.goto(f"{url}/#/orders/checkpoint/{newest.checkpoint_id}")
+    panel = page.locator("#checkpoint-body")
+    panel.get_by_role("button", name="Verify").click()
+    expect(panel.locator(".badge").first).to_have_text("damaged", timeout=SPARK_MS)
     first.signal(signal.SIGKILL)
     expect(page.locator("#connection")).to_have_text("No connection")
     first.kill()
-    flip(store, newest)
 
     second = start("run", pipeline, "--http", f"127.0.0.1:{urlsplit(url).port}", "--json")
     recovered = json.loads(second.until(lambda line: '"Recovered"' in line))["report"]

@@ -16,12 +16,12 @@ OPERATORS = [
     ("windows", "memory"),
     ("running", "rocksdb"),
     pytest.param("running", "memory", marks=pytest.mark.long),
-    ("deduplicated", "rocksdb"),
+    pytest.param("deduplicated", "rocksdb", marks=pytest.mark.long),
     pytest.param("deduplicated", "memory", marks=pytest.mark.long),
     ("joined", "rocksdb"),
     pytest.param("joined", "memory", marks=pytest.mark.long),
     ("python_state", "rocksdb"),
-    ("several", "rocksdb"),
+    pytest.param("several", "rocksdb", marks=pytest.mark.long),
     ("several", "memory"),
 ]
 

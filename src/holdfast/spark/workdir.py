@@ -80,7 +80,9 @@ class WorkingDirectory:
         sources = list(dict.fromkeys(self.inputs))
         found = dict.fromkeys((sources[int(index)] for index in self._log_end(self.offsets(batch).sources)), 0)
         for name, text in self._new_log_entries(batch).items():
-            found[sources[int(name.split("/")[1])]] += len(_entries(text).splitlines())
+            source = sources[int(name.split("/")[1])]
+            if source in found:  # Others keep there where they began.
+                found[source] += len(_entries(text).splitlines())
         return found
 
     def _new_log_entries(self, batch: int) -> dict[str, bytes]:
