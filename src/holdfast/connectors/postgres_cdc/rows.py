@@ -118,10 +118,13 @@ class ChangeRows:
 
     def _unchanged(self, columns: Sequence[Column | None], rows: int) -> Any:
         """Return, for each row, the names of the columns that are NULL in it only because they were not sent."""
-        missing = np.array([np.zeros(rows, bool) if column is None else not_sent(column) for column in columns])
-        row, column = np.nonzero(missing.T)
+        missing = np.zeros((rows, len(columns)), bool)
+        for place, column in enumerate(columns):
+            if column is not None:
+                missing[:, place] = not_sent(column)
+        row, place = np.nonzero(missing)
         ends = np.searchsorted(row, np.arange(rows + 1)).astype(np.int32)
-        names = pa.array(self._columns.names, pa.string()).take(pa.array(column))
+        names = pa.array(self._columns.names, pa.string()).take(pa.array(place))
         return pa.ListArray.from_arrays(pa.array(ends), names)
 
     # The table's form
