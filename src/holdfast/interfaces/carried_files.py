@@ -5,7 +5,6 @@
 
 import contextlib
 import hashlib
-import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,7 +13,7 @@ from holdfast.core.canonical_json import compact, parse_object, pretty
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.sources import Materials
 from holdfast.engine.places import materials_beside
-from holdfast.engine.sync.materials import needed
+from holdfast.engine.sync.materials import entry_of, needed
 from holdfast.errors import CorruptCheckpoint, ManifestFormatError
 from holdfast.stores.store import DurableCheckpointStore
 
@@ -41,13 +40,8 @@ def _local_copy(materials: Materials, name: str, aside: str) -> str:
 
 def index_of(files: Mapping[str, str]) -> bytes:
     """Return what is said of local files."""
-    entries = {name: _entry(path) for name, path in files.items()}
+    entries = {name: entry_of(path) for name, path in files.items()}
     return pretty({_FILES: entries, _CHECKSUM: _checksum(entries)})
-
-
-def _entry(path: str) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        return {"size": os.stat(path).st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def _checksum(entries: Mapping[str, Any]) -> str:

@@ -85,7 +85,7 @@ class BucketMaterials:
         self, local: Materials, name: str, there: Entry | None, scratch: str, new: Index, on_bytes: ByteProgress
     ) -> None:
         path = _path_of(local, name, scratch)
-        entry = _entry(path)
+        entry = entry_of(path)
         if there is not None and {key: there[key] for key in entry} == entry:
             return
         self._bucket.materials.put_file(name, path)
@@ -147,7 +147,7 @@ class BucketMaterials:
         if f"{name} {entry['sha256']}" in self._compared:
             return True
         with tempfile.TemporaryDirectory(prefix="holdfast-sync-") as scratch:
-            return bool(_entry(_path_of(local, name, scratch))["sha256"] == entry["sha256"])
+            return bool(entry_of(_path_of(local, name, scratch))["sha256"] == entry["sha256"])
 
     def _take(self, local: Materials, name: str, here: str, entry: Entry, on_bytes: ByteProgress) -> None:
         with tempfile.TemporaryDirectory(prefix="holdfast-sync-") as scratch:
@@ -168,12 +168,13 @@ def _path_of(materials: Materials, name: str, scratch: str) -> str:
         raise Vanished(f"{name} is gone from {materials.place}: it was removed meanwhile") from None
 
 
-def _entry(path: str) -> Entry:
+def entry_of(path: str) -> Entry:
+    """Return what is said of a local file."""
     with open(path, "rb") as file:
         return {"size": os.stat(path).st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def _compare(path: str, name: str, entry: Mapping[str, Any]) -> None:
-    found = _entry(path)
+    found = entry_of(path)
     if any(found[key] != entry[key] for key in found):
         raise CorruptCheckpoint(f"{name} is not what was copied: its size or digest differs")
