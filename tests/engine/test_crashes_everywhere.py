@@ -11,6 +11,7 @@ import pytest
 from engine.schedules import Schedule
 from engine.worlds import World, records
 from holdfast.testing import SimulatedCrash
+from marks import long
 
 FULL = os.environ.get("HOLDFAST_CRASH") == "full"
 SEED = int(os.environ.get("HOLDFAST_CRASH_SEED") or 1)
@@ -89,7 +90,7 @@ def test_a_crash_at_every_event_of_a_recovery_from_damage(what: str, unsettled: 
         assert world.shown() == world.expected(), number
 
 
-@pytest.fixture(params=range(10))
+@pytest.fixture(params=[*range(4), *long(*range(4, 10))])
 def seeds(request: pytest.FixtureRequest) -> range:
     start = (SEED * 10 + request.param) * SCHEDULES
     return range(start, start + SCHEDULES)

@@ -8,6 +8,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from interfaces.http_client import served
+from marks import long
 from page.conftest import LAPTOP, PHONE, OpenPage
 from page.serving import serving_stores
 from page.story import Story, flip
@@ -18,7 +19,6 @@ WHERE = """(() => {
     const section = document.activeElement.closest('section');
     return section?.getAttribute('aria-labelledby') ?? section?.id ?? document.activeElement.className;
 })()"""
-SIZES = pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
 SCHEMES = pytest.mark.parametrize("scheme", ["light", "dark"])
 
 
@@ -53,10 +53,13 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-@SIZES
-@SCHEMES
+@pytest.mark.parametrize(
+    ("scheme", "size"),
+    [("light", LAPTOP), ("dark", PHONE), *long(("light", PHONE), ("dark", LAPTOP))],
+    ids=["light-laptop", "dark-phone", "light-phone", "dark-laptop"],
+)
 def test_trouble_can_be_perceived_by_everybody(
-    troubled: str, open_page: OpenPage, size: dict[str, int], scheme: str
+    troubled: str, open_page: OpenPage, scheme: str, size: dict[str, int]
 ) -> None:
     page = open_page(f"{troubled}/#/archive/compare/5/15", viewport=size, color_scheme=scheme)
     expect(page.locator("#verdict-title")).to_have_text("Recoverable, but something needs a look")

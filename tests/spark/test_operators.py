@@ -7,22 +7,19 @@ from typing import Any
 import pytest
 
 from holdfast.engine.events import EpochCommitted, StepFinished, StepStarted
+from marks import long
 from spark.conftest import Lab, flip
 
 Undisturbed = Callable[[str, int], dict[str, Any]]
 Labs = Callable[[str], Lab]
 
 OPERATORS = [
-    ("windows", "memory"),
     ("running", "rocksdb"),
-    pytest.param("running", "memory", marks=pytest.mark.long),
-    pytest.param("deduplicated", "rocksdb", marks=pytest.mark.long),
-    pytest.param("deduplicated", "memory", marks=pytest.mark.long),
     ("joined", "rocksdb"),
-    pytest.param("joined", "memory", marks=pytest.mark.long),
     ("python_state", "rocksdb"),
-    pytest.param("several", "rocksdb", marks=pytest.mark.long),
     ("several", "memory"),
+    *long(("windows", "memory"), ("running", "memory"), ("deduplicated", "rocksdb"), ("deduplicated", "memory")),
+    *long(("joined", "memory"), ("several", "rocksdb")),
 ]
 
 

@@ -20,6 +20,7 @@ from holdfast.errors import (
     SinkBehind,
 )
 from holdfast.spark.workdir import remove_directories
+from marks import long
 from spark.conftest import Lab, flip
 
 Undisturbed = Callable[[str, int], dict[str, Any]]
@@ -59,10 +60,15 @@ def _damage(lab: Lab, what: str) -> None:
         shutil.rmtree(lab.base / "work")
 
 
-@pytest.mark.parametrize("kind", ["windows", pytest.param("fan_out", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", ["windows", *long("fan_out")])
 @pytest.mark.parametrize(
     "what",
-    ["manifest", "state", "progress", "manifest progress work", "manifest work", "state work", "progress work"],
+    [
+        "manifest",
+        "state work",
+        "progress",
+        *long("state", "manifest work", "progress work", "manifest progress work"),
+    ],
 )
 def test_a_newest_checkpoint_damaged_after_its_sinks_committed(
     kind: str, what: str, lab: Labs, undisturbed: Undisturbed
@@ -114,7 +120,7 @@ def test_one_edited_digit_of_an_offset_is_caught(lab: Labs, undisturbed: Undistu
     assert here.contents() == undisturbed("windows", 4)
 
 
-@pytest.mark.parametrize("step", ["recovery.fence", "recovery.claim", "recovery.settle", "recovery.restore"])
+@pytest.mark.parametrize("step", ["recovery.fence", "recovery.settle", *long("recovery.claim", "recovery.restore")])
 def test_a_recovery_that_dies_half_way_is_repeated(step: str, lab: Labs, undisturbed: Undisturbed) -> None:
     here = lab("windows")
     here.add(0, 3)
@@ -125,7 +131,7 @@ def test_a_recovery_that_dies_half_way_is_repeated(step: str, lab: Labs, undistu
     assert here.contents() == undisturbed("windows", 3)
 
 
-@pytest.mark.parametrize("step", ["begin", "prepare", "capture", "seal", "commit", "record"])
+@pytest.mark.parametrize("step", ["prepare", "seal", "commit", *long("begin", "capture", "record")])
 def test_a_second_writer_takes_over_and_the_first_is_told(step: str, lab: Labs, undisturbed: Undisturbed) -> None:
     """The second one takes over while the first stands before a step; the first must not double or lose a row."""
     here = lab("windows")

@@ -22,6 +22,7 @@ from holdfast import open_store, sinks, tables
 from holdfast.engine.events import EpochCommitted, StepFinished, StepStarted
 from holdfast.errors import PipelineDefinitionError, PipelineError, SourceHistoryLost, SourceUnavailable
 from holdfast.testing import ManualClock
+from marks import long
 from spark.conftest import Lab, flip
 from spark.orders import ROWS_PER_FILE
 from spark.pipelines import fan_out, referenced
@@ -255,10 +256,7 @@ def _vacuum(path: Path) -> None:
     DeltaTable(str(path)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
 
 
-LONG = [pytest.param(kind, marks=pytest.mark.long) for kind in (Json, Parquet, CopiedDelta, Sqlite)]
-
-
-@pytest.fixture(params=[Csv, Delta, Postgres, Mysql, *LONG])
+@pytest.fixture(params=[Csv, Delta, Postgres, Mysql, *long(Json, Parquet, CopiedDelta, Sqlite)])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Table]:
     with contextlib.ExitStack() as stack:
         if request.param is Postgres:
@@ -287,10 +285,7 @@ def test_the_replay_of_an_epoch_joins_its_version_and_the_next_epoch_the_new_one
     assert {count for _, count in shop.by_epoch().values()} == {ROWS_PER_FILE}
 
 
-@pytest.mark.parametrize(
-    "what",
-    ["manifest", "progress state", *(pytest.param(one, marks=pytest.mark.long) for one in ("state", "progress"))],
-)
+@pytest.mark.parametrize("what", ["progress state", *long("manifest", "state", "progress")])
 def test_a_damaged_checkpoint_is_replayed_with_its_own_version_and_not_with_its_neighbours(
     what: str, shop: Shop
 ) -> None:

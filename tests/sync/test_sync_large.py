@@ -9,6 +9,7 @@ from holdfast import SyncSettings
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.engine.sync.link import open_link
 from holdfast.stores.urls import open_store
+from marks import long
 from sync.chains import chain_in
 from sync.machines import Silent
 
@@ -21,7 +22,7 @@ def files_in(folder: Path) -> dict[Path, int]:
 
 @pytest.mark.parametrize(
     ("base_bytes", "epoch_bytes"),
-    [(64 * MIB, MIB // 4), pytest.param(1024 * MIB, MIB, marks=pytest.mark.long)],
+    [(64 * MIB, MIB // 4), *long((1024 * MIB, MIB))],
     ids=["64 MiB", "1 GiB"],
 )
 def test_a_push_moves_only_what_changed(tmp_path: Path, base_bytes: int, epoch_bytes: int) -> None:

@@ -26,14 +26,16 @@ def real() -> Iterator[Servers]:
         yield found
 
 
-def killed_again_and_again(base: Path, feeds: Sequence[Feed], real: Servers, kills: Sequence[str], seed: int) -> None:
+def killed_again_and_again(
+    base: Path, feeds: Sequence[Feed], real: Servers, kills: Sequence[str], changes: int
+) -> None:
     """Run one chain that is killed and one that is not, over the same changes."""
-    generator = random.Random(seed)
-    chain, undisturbed = (Chain(f"{name}_{seed}_{len(feeds)}", base, feeds, real) for name in ("killed", "calm"))
+    generator = random.Random(SEED)
+    chain, undisturbed = (Chain(f"{name}_{SEED}_{len(feeds)}", base, feeds, real) for name in ("killed", "calm"))
     undisturbed.run()
     for number, moment in enumerate(kills):
         for feed in feeds if number > 0 else ():  # The first process sees what the undisturbed one saw, and no more.
-            feed.change(generator, 600)
+            feed.change(generator, changes)
         if moment == DAMAGE_BEFORE:
             flip_a_byte(chain.newest_checkpoint() / "manifest.json", generator)
         chain.run(moment)
@@ -45,7 +47,7 @@ def killed_again_and_again(base: Path, feeds: Sequence[Feed], real: Servers, kil
 @pytest.mark.timeout(1200)
 def test_every_row_of_every_system_arrives_once_in_every_sink(tmp_path: Path, real: Servers) -> None:
     feeds = list(real.feeds(tmp_path).values())
-    killed_again_and_again(tmp_path, feeds, real, MOMENTS, SEED)
+    killed_again_and_again(tmp_path, feeds, real, MOMENTS, changes=240)
 
 
 @pytest.mark.long
@@ -55,7 +57,7 @@ def test_every_source_on_its_own_at_every_step(tmp_path: Path, source: str) -> N
     with servers() as real:
         feed = real.feeds(tmp_path)[source]
         kills = [*moments(SINKS), *recovery_moments(), *random.Random(source).sample(moments(SINKS), 5)]
-        killed_again_and_again(tmp_path, [feed], real, kills, SEED)
+        killed_again_and_again(tmp_path, [feed], real, kills, changes=600)
 
 
 @pytest.mark.long
