@@ -45,16 +45,13 @@ mariadb:
 chromium:
 	@scripts/install-chromium
 
-# Tests often wait, for servers and for processes that start: three at a time keep two cores busy.
-PYTEST := $(PY) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
-
 .PHONY: test
-test: java mariadb chromium $(ARCHIVE) ## run the tests
-	$(PYTEST)
+test: java mariadb chromium $(ARCHIVE) ## run the tests, on two cores
+	$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-all
 test-all: java mariadb chromium $(ARCHIVE) ## run the tests, and those that take an hour: every source killed at every step
-	$(PYTEST) -m "long or not long"
+	$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "long or not long"
 
 .PHONY: check
 check: $(INSTALLED) ## lint, format check, types
