@@ -40,10 +40,11 @@ def create_app(directory: PipelineDirectory, security: Security | None = None) -
     app.state.readings = metrics_api.Readings()
     app.state.catalogue = Catalogue()
     app.state.streams = EventStreams(security.event_streams)
+    # Routes are tried one after the other: those that are polled come first.
+    app.include_router(checkpoint_api.router, prefix="/v0/pipelines/{name}", dependencies=[Depends(declare_name)])
+    app.include_router(checkpoint_api.router)
     app.include_router(pipelines_api.router)
     app.include_router(metrics_api.router)
-    app.include_router(checkpoint_api.router)
-    app.include_router(checkpoint_api.router, prefix="/v0/pipelines/{name}", dependencies=[Depends(declare_name)])
     app.include_router(inspection_api.listing)
     app.include_router(inspection_api.router)
     app.include_router(dashboard.router())

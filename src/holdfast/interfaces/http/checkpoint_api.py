@@ -1,6 +1,7 @@
 """The checkpoint API: what the published client calls, under `/v0/pipelines/{name}` and without a prefix.
 
-Nothing here waits for a checkpoint: a request is answered with its number, and its end is asked for.
+Nothing here waits for a checkpoint: a request is answered with its number, and its end is asked for. What clients ask
+for again and again comes out of memory, so it is answered on the event loop: a thread for it would cost more than it.
 """
 
 from enum import StrEnum
@@ -58,7 +59,7 @@ def request_checkpoint(pipeline: Pipeline) -> CheckpointResponse:
 
 
 @router.get("/checkpoint_status", tags=["checkpoints"])
-def checkpoint_status(pipeline: Pipeline, incarnation_uuid: Incarnation = None) -> CheckpointStatus:
+async def checkpoint_status(pipeline: Pipeline, incarnation_uuid: Incarnation = None) -> CheckpointStatus:
     """Return how the requests ended: a request is done when `success` is its number or a higher one."""
     _check_incarnation(pipeline, incarnation_uuid)
     return pipeline.checkpoint_status()
@@ -93,7 +94,7 @@ def remote_checkpoints(pipeline: Pipeline) -> list[RemoteCheckpoint]:
 
 
 @router.get("/stats", tags=["pipelines"])
-def stats(pipeline: Pipeline) -> dict[str, Any]:
+async def stats(pipeline: Pipeline) -> dict[str, Any]:
     """Return what the pipeline counts, what checkpointing is doing, and why it cannot if it cannot."""
     permanent, activity = tuple(pipeline.permanent_checkpoint_errors()), pipeline.checkpoint_activity()
     suspend_error = SuspendError("Permanent", permanent) if permanent else None

@@ -35,9 +35,9 @@ async def entry_of(request: Request) -> DirectoryEntry:
     return directory.only() if name is None else directory.find(name)
 
 
-async def pipeline_of(entry: Annotated[DirectoryEntry, Depends(entry_of)]) -> PipelineControl:
+async def pipeline_of(request: Request) -> PipelineControl:
     """Return the pipeline that the path means."""
-    return entry.pipeline
+    return (await entry_of(request)).pipeline
 
 
 def service_of(entry: Annotated[DirectoryEntry, Depends(entry_of)]) -> CheckpointService:
