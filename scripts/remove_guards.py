@@ -44,6 +44,7 @@ PUSH = (f"{SYNC}push.py",)
 PULL = (f"{SYNC}pull.py",)
 HEALING = ("tests/engine/test_healing.py",)
 OPERATORS = "tests/spark/test_operators.py::test_crashes_damage_and_a_lost_working_directory_change_nothing"
+POLLED = ("tests/interfaces/test_http_checkpoint_api.py", "-k", "storage_that_hangs")
 
 
 @dataclass(frozen=True)
@@ -1201,6 +1202,20 @@ GUARDS = [
         "            self._replace(os.path.join(self._base, name), data, flush=True)\n",
         "            self._replace(os.path.join(self._base, name), data, flush=False)\n",
         (f"{SYNC}power.py",),
+    ),
+    Guard(
+        "http: the status is answered while every thread waits",
+        "interfaces/http/checkpoint_api.py",
+        "async def checkpoint_status(",
+        "def checkpoint_status(",
+        POLLED,
+    ),
+    Guard(
+        "http: the numbers are answered while every thread waits",
+        "interfaces/http/checkpoint_api.py",
+        "async def stats(",
+        "def stats(",
+        POLLED,
     ),
 ]
 

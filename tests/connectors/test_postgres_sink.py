@@ -379,7 +379,7 @@ WIDE = pa.schema([(f"c{number}", type_) for number, type_ in enumerate(COLUMNS)]
 WIDE_ROWS = st.fixed_dictionaries({f"c{n}": st.none() | values for n, values in enumerate(COLUMNS.values())})
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(WIDE_ROWS, min_size=1, max_size=4))
 def test_no_value_of_any_type_changes_on_its_way(tmp_path: Path, rows: list[Row]) -> None:
     writer = Writer(target(epoch_column=True), tmp_path, schema=WIDE)

@@ -1,7 +1,9 @@
 """The checkpoint API over real HTTP, on a pipeline without Spark: paths, status codes and bodies."""
 
 import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,6 +16,8 @@ from interfaces.engine_pipeline import Hold
 from interfaces.http_client import Served, served, until
 
 PREFIXED = "/v0/pipelines/shop"
+WORKER_THREADS = 40
+"""How many the server has for requests that may have to wait."""
 
 
 @pytest.fixture
@@ -91,6 +95,30 @@ def test_while_a_request_waits_for_an_epoch_stats_say_why_and_since_when(tmp_pat
         hold.released.set()
         until(lambda: shop.get("/checkpoint_status")["success"] == 0)
         until(lambda: shop.get("/stats")["checkpoint_activity"] == {"status": "idle"})
+
+
+def test_storage_that_hangs_keeps_nobody_from_asking_how_it_stands(
+    shop: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many requests wait for the storage as there are threads for them, and more."""
+    waiting, released = threading.Semaphore(0), threading.Event()
+
+    def list_ids() -> list[int]:
+        waiting.release()
+        released.wait()
+        return []
+
+    monkeypatch.setattr(shop.pipeline.store, "list_ids", list_ids)
+    with ThreadPoolExecutor(WORKER_THREADS + 5) as clients:
+        asked = [clients.submit(shop.client.get, "/checkpoints") for _ in range(WORKER_THREADS + 5)]
+        try:
+            for _ in range(WORKER_THREADS):
+                assert waiting.acquire(timeout=120)
+            for polled in ("/checkpoint_status", "/stats"):
+                assert shop.client.get(polled, timeout=30).status_code == 200
+        finally:
+            released.set()
+        assert {answer.result().status_code for answer in asked} == {200}
 
 
 def test_before_the_pipeline_runs_requests_wait_and_the_store_is_not_there_yet(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def test_a_run_is_driven_over_http_and_stopped_like_by_a_signal(
     assert rows(pipeline.parent, "SELECT id FROM seen ORDER BY id") == [(1,), (2,)]
 
 
+@pytest.mark.long
 def test_a_forced_stop_ends_the_process_at_once_and_recovery_makes_up_for_it(
     pipeline: Path, start: Callable[..., Started]
 ) -> None:

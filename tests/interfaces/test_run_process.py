@@ -142,6 +142,7 @@ def test_a_second_process_takes_over_and_a_signal_lets_it_finish(
     assert sorted(copied) == [1, 2, 3]
 
 
+@pytest.mark.long
 def test_an_error_in_the_users_code_is_one_line(pipeline: Path, start: Callable[..., Started]) -> None:
     folder = pipeline.parent
     put(folder, "1.json", 1, 2)

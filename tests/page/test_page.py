@@ -17,7 +17,9 @@ from page.conftest import LAPTOP, PHONE, OpenPage
 from page.story import flip
 
 OPERATOR, READER = "operator-" + "o" * 24, "reader-" + "r" * 24
-SIZES = pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
+SIZES = pytest.mark.parametrize(
+    "size", [pytest.param(LAPTOP, id="laptop"), pytest.param(PHONE, id="phone", marks=pytest.mark.long)]
+)
 YES = "Yes, recoverable now"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
 from playwright.sync_api import expect
 
 from holdfast.stores.urls import open_store
@@ -18,6 +19,7 @@ __all__ = ["pipeline", "start"]
 SPARK_MS = 120_000
 
 
+@pytest.mark.long
 def test_a_pipeline_on_spark_is_watched_from_start_to_recovery(
     pipeline: Path, start: Callable[..., Started], open_page: OpenPage
 ) -> None:

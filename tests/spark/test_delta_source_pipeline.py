@@ -76,6 +76,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.long
 def test_every_row_arrives_once_whenever_the_pipeline_crashes(lake: Lake) -> None:
     """Crash at one step after the other, while the table grows and is compacted."""
     lake.append(3)

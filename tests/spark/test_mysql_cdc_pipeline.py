@@ -73,11 +73,11 @@ def test_the_documented_copy_follows_the_table(
     """Goal: the copy equals the table. Method: random changes, key changes among them, with everything restarted."""
     rng = random.Random(7)
     maria.run("CREATE TABLE customers (id INT PRIMARY KEY, name VARCHAR(40), amount DECIMAL(12, 4))")
-    change(maria, rng, 60)
-    for life in range(4):
+    change(maria, rng, 40)
+    for life in range(3):
         documented(tmp_path, spark, maria.url, postgres, 300).run(once=True)
         assert copied(postgres) == sorted(maria.run("SELECT * FROM customers"))
-        change(maria, rng, 40)
+        change(maria, rng, 20)
         if life == 1:
             maria.kill()
             maria.start()

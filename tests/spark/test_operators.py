@@ -14,12 +14,11 @@ Undisturbed = Callable[[str, int], dict[str, Any]]
 Labs = Callable[[str], Lab]
 
 OPERATORS = [
-    ("running", "rocksdb"),
     ("joined", "rocksdb"),
     ("python_state", "rocksdb"),
     ("several", "memory"),
-    *long(("windows", "memory"), ("running", "memory"), ("deduplicated", "rocksdb"), ("deduplicated", "memory")),
-    *long(("joined", "memory"), ("several", "rocksdb")),
+    *long(("windows", "memory"), ("running", "rocksdb"), ("running", "memory"), ("joined", "memory")),
+    *long(("deduplicated", "rocksdb"), ("deduplicated", "memory"), ("several", "rocksdb")),
 ]
 
 

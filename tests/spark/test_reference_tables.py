@@ -256,7 +256,7 @@ def _vacuum(path: Path) -> None:
     DeltaTable(str(path)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
 
 
-@pytest.fixture(params=[Csv, Delta, Postgres, Mysql, *long(Json, Parquet, CopiedDelta, Sqlite)])
+@pytest.fixture(params=[Csv, Delta, Postgres, *long(Mysql, Json, Parquet, CopiedDelta, Sqlite)])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Table]:
     with contextlib.ExitStack() as stack:
         if request.param is Postgres:
@@ -322,6 +322,7 @@ def test_a_delta_version_that_was_vacuumed_stops_a_replay_that_needs_it(shop: Sh
     assert shop.labels() == ["v1", "v1", "v2"]
 
 
+@pytest.mark.long
 def test_tables_survive_kills_everywhere(shop: Shop, undisturbed: Undisturbed) -> None:
     """With a table that does not change, the usual: crashes, damage and a lost working directory change nothing."""
     shop.label("v1")
@@ -343,7 +344,7 @@ def test_tables_survive_kills_everywhere(shop: Shop, undisturbed: Undisturbed) -
 # --- rows
 
 
-@pytest.mark.parametrize("collect_bytes", [0, 64 * 1024 * 1024])
+@pytest.mark.parametrize("collect_bytes", [0, *long(64 * 1024 * 1024)])
 def test_rows_are_joined_the_same_here_and_in_spark(collect_bytes: int, shop: Shop) -> None:
     shop.label("v1")
     shop.add(0, 2)

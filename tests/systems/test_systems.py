@@ -15,7 +15,7 @@ from systems.chains import SINKS, Chain, Servers, compare, flip_a_byte, servers
 from systems.feeds import Feed
 
 SEED = 5
-MOMENTS = ("1:after:prepare", "sidecar", "2:after:seal", "2:after:commit:topic")
+MOMENTS = ("1:after:prepare", "2:after:seal", "2:after:commit:topic")
 DAMAGE_BEFORE = "2:after:commit:topic"
 SOURCES = ("kafka", "postgres", "mysql", "delta")
 

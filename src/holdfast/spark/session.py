@@ -79,6 +79,8 @@ def configure(spark: SparkSession, *, state: str, state_partitions: int) -> None
     """Set what our checkpoints rely on. State files are small and short-lived: the store keeps history, not Spark."""
     settings = {
         _PREFIX + "checkpointFileManagerClass": _FILE_MANAGER,
+        # A file and a forked process more for every state file; our checkpoints have checksums of their own.
+        _PREFIX + "checkpoint.fileChecksum.enabled": "false",
         _PREFIX + "minBatchesToRetain": "10",
         _PREFIX + "stateStore.maintenanceInterval": "10s",
         _PREFIX + "stateStore.minDeltasForSnapshot": "10",
