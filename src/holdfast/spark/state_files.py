@@ -13,16 +13,20 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, BinaryIO
+
+import pyarrow as pa
 
 _VERSIONED = re.compile(r"^(\d+)(?:_([0-9a-f-]{36}))?\.(delta|snapshot|changelog|zip)$")
-_NOT_STORES = {"SSTs", "logs", "_metadata", "_stateSchema"}
 _JOIN_STORES = (
     "left-keyToNumValues",
     "left-keyWithIndexToValue",
     "right-keyToNumValues",
     "right-keyWithIndexToValue",
 )
+_LZ4_HEADER = struct.Struct("<8sBiii")
+"""Magic word, how it is compressed, compressed size, size, checksum."""
+_LZ4_STORED = 0x10
 StateIds = Mapping[str, list[list[str]]]
 """Operator -> partition -> one id per store; as Spark writes them into its commit log."""
 
@@ -143,18 +147,15 @@ def _zip_references(path: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _lineage(path: str) -> Mapping[int, str]:
-    """Return version -> id of the versions a change file builds on, from its first compressed blocks."""
+    """Return version -> id of the versions a change file builds on; it stands in the first block or two."""
+    head = b""
     with open(path, "rb") as file:
-        raw = b""
-        while True:
-            piece = file.read(64 * 1024)
-            raw += piece
-            head = _lz4_prefix(raw)
+        for block in _lz4_blocks(file):
+            head += block
             entries = _lineage_in(head)
             if entries is not None:
                 return {entry["version"]: entry["checkpointUniqueId"] for entry in entries}
-            if not piece:
-                raise ValueError(f"{path}: no lineage at its head")
+    raise ValueError(f"{path}: no lineage at its head")
 
 
 def _lineage_in(head: bytes) -> list[dict[str, Any]] | None:
@@ -171,45 +172,12 @@ def _lineage_in(head: bytes) -> list[dict[str, Any]] | None:
     return entries
 
 
-def _lz4_prefix(raw: bytes) -> bytes:
-    """Decompress the whole blocks at the start of an LZ4 block stream, as far as they are there."""
-    position, out = 0, b""
-    while position + 21 <= len(raw):
-        method = raw[position + 8] & 0xF0
-        compressed, original, _ = struct.unpack("<iii", raw[position + 9 : position + 21])
-        position += 21
-        if original == 0 or position + compressed > len(raw):
-            break
-        block = raw[position : position + compressed]
-        position += compressed
-        out += block if method == 0x10 else _lz4_block(block)
-    return out
-
-
-def _lz4_block(data: bytes) -> bytes:
-    """Decompress one LZ4 block."""
-    out, position = bytearray(), 0
-    while position < len(data):
-        marker = data[position]
-        literals, position = _lz4_length(data, position + 1, marker >> 4)
-        out += data[position : position + literals]
-        position += literals
-        if position >= len(data):
-            break
-        distance = data[position] | data[position + 1] << 8
-        matched, position = _lz4_length(data, position + 2, marker & 15)
-        for _ in range(matched + 4):
-            out.append(out[-distance])
-    return bytes(out)
-
-
-def _lz4_length(data: bytes, position: int, length: int) -> tuple[int, int]:
-    """Read the bytes that continue a length of 15."""
-    if length < 15:
-        return length, position
-    while True:
-        more = data[position]
-        position += 1
-        length += more
-        if more != 255:
-            return length, position
+def _lz4_blocks(file: BinaryIO) -> Iterator[bytes]:
+    """Decompress the blocks of an LZ4 stream as Java writes it, one by one, as far as they are there."""
+    while len(header := file.read(_LZ4_HEADER.size)) == _LZ4_HEADER.size:
+        _, token, compressed, original, _ = _LZ4_HEADER.unpack(header)
+        block = file.read(compressed)
+        if original == 0 or len(block) < compressed:
+            return
+        stored = token & 0xF0 == _LZ4_STORED
+        yield block if stored else pa.Codec("lz4_raw").decompress(block, original, asbytes=True)
