@@ -15,7 +15,7 @@ from holdfast.engine.upstream import Upstream
 from holdfast.errors import PipelineError
 from holdfast.spark.definition import BuiltQuery, Definition, evaluate_views
 from holdfast.spark.forecast import Reads, SizeForecast
-from holdfast.spark.plan_facts import PlanReader, WatermarkTracker
+from holdfast.spark.plan_facts import PlanFacts, PlanReader, WatermarkTracker
 from holdfast.spark.rows import ComputedBatch, tagged_union, without_stale_order
 from holdfast.spark.tables import EpochTables
 from holdfast.spark.workdir import WorkingDirectory
@@ -41,7 +41,8 @@ class BatchReader:
         self._spark = spark
         self._watermarks = WatermarkTracker((chosen.watermark or 0) if chosen else 0)
         self._source_watermarks = dict(chosen.source_watermarks) if chosen else {}
-        self.plans = PlanReader()
+        self._plans = PlanReader(spark)
+        self._java_query: Any = None
         self.forecast = SizeForecast()
 
     @property
@@ -53,6 +54,7 @@ class BatchReader:
     def query_starts(self) -> None:
         """Forget what Spark forgets when a query starts: how far each watermarked input had come."""
         self._watermarks = WatermarkTracker(self._watermarks.current_ms)
+        self._java_query = None
         self.tables.query_starts()
 
     def check_watermark(self, batch: int, *, replayed: bool) -> None:
@@ -96,13 +98,15 @@ class BatchReader:
         read = source.spec.read_offsets
         return source.spec.control.lag(read(start), read(end))
 
-    def java_query(self) -> Any:
-        """Return Spark's own object for the query that runs on this thread."""
-        id = self._spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-        assert id is not None
-        query = self._spark.streams.get(id)
-        assert query is not None
-        return query._jsq.streamingQuery()
+    def plan_facts(self) -> PlanFacts:
+        """Return what the plan of the batch knows that was computed on this thread."""
+        if self._java_query is None:
+            id = self._spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+            assert id is not None
+            query = self._spark.streams.get(id)
+            assert query is not None
+            self._java_query = query._jsq.streamingQuery()
+        return self._plans.read(self._java_query)
 
     def source_offsets(self, lines: tuple[str, ...], epoch: int) -> dict[str, ConnectorCheckpoint]:
         """Return each source's position in its own terms. A source used twice has the same line twice."""
@@ -159,7 +163,7 @@ class MicroBatch:
     def capture(self) -> CapturedEpoch:
         """Read what Spark left in the working directory and in its plan."""
         reader = self._reader
-        facts = reader.plans.read(reader.java_query())
+        facts = reader.plan_facts()
         watermark = reader.next_watermark(self._batch, facts.watermarks_ms)
         capture = reader.directory.capture(self._batch, watermark, facts.state_ids or None)
         rows_in = dict(zip(reader.built.inputs, facts.rows_read, strict=False))
