@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -1248,8 +1249,8 @@ def main(words: list[str]) -> int:
     """Try the guards whose name contains one of the words, or all."""
     chosen = [guard for guard in GUARDS if not words or any(word in guard.name for word in words)]
     unnoticed = 0
-    for number, guard in enumerate(chosen, 1):
-        test = noticed_by(guard)
+    pool = ThreadPoolExecutor(os.cpu_count())
+    for number, (guard, test) in enumerate(zip(chosen, pool.map(noticed_by, chosen), strict=True), 1):
         unnoticed += test is None
         print(f"[{number}/{len(chosen)}] {guard.name}: {test or 'NOTHING NOTICED'}", flush=True)
     print(f"{len(chosen) - unnoticed} of {len(chosen)} guards are noticed when they are gone")
