@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from holdfast import sinks, sources, tables
@@ -100,6 +101,39 @@ def python_state(base: Path, **options: Any) -> Pipeline:
     return pipeline
 
 
+def sessions(base: Path, **options: Any) -> Pipeline:
+    """Revenue of each customer's visits: an order comes every twenty seconds, with a pause after thirty orders."""
+    pipeline = _with_orders(base, options)
+    visits = pipeline.view(
+        "visits",
+        """SELECT session_window.start AS begin, session_window.end AS finish, customer, sum(amount) AS total
+           FROM orders WHERE id % 45 < 30 GROUP BY session_window(ts, '30 seconds'), customer""",
+    )
+    _append_everywhere(pipeline, base, visits, visits, visits)
+    return pipeline
+
+
+def pandas_state(base: Path, **options: Any) -> Pipeline:
+    """Keep the same totals by applyInPandasWithState, the older way to have state in Python."""
+    pipeline = _with_orders(base, {"output_mode": "update", **options})
+
+    def updated(key: Any, rows: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        n, total = state.get if state.exists else (0, 0.0)
+        for frame in rows:
+            n, total = n + len(frame), total + float(frame["amount"].sum())
+        state.update((n, total))
+        yield pd.DataFrame({"customer": [key[0]], "total": [total], "n": [n]})
+
+    def totals(orders: DataFrame) -> DataFrame:
+        schema = "customer string, total double, n long"
+        return orders.groupBy("customer").applyInPandasWithState(
+            updated, schema, "n long, total double", "update", GroupStateTimeout.NoTimeout
+        )
+
+    _upsert_everywhere(pipeline, base, pipeline.view("totals", totals))
+    return pipeline
+
+
 def several(base: Path, **options: Any) -> Pipeline:
     """Three stateful views in one query: two windows of different width, and a deduplication."""
     pipeline = _with_orders(base, options)
@@ -144,6 +178,8 @@ PIPELINES = {
     "deduplicated": deduplicated,
     "joined": joined,
     "python_state": python_state,
+    "sessions": sessions,
+    "pandas_state": pandas_state,
     "several": several,
     "referenced": referenced,
 }

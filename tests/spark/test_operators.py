@@ -19,6 +19,7 @@ OPERATORS = [
     ("several", "memory"),
     *long(("windows", "memory"), ("running", "rocksdb"), ("running", "memory"), ("joined", "memory")),
     *long(("deduplicated", "rocksdb"), ("deduplicated", "memory"), ("several", "rocksdb")),
+    *long(("sessions", "rocksdb"), ("sessions", "memory"), ("pandas_state", "rocksdb"), ("pandas_state", "memory")),
 ]
 
 
