@@ -3,7 +3,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from holdfast import sinks, sources, tables
 from holdfast.core.dependencies import CheckpointDependencies, CheckpointDependenciesWrite, PSpineBatches
 from holdfast.core.entries import ConnectorCheckpoint, OperatorCheckpoint, SinkCommitStatus
 from holdfast.core.manifest import DEFAULT_VNODE_COUNT, CheckpointManifest, ManifestValidationError
@@ -64,6 +63,7 @@ from holdfast.stores.protocol import CheckpointStore
 from holdfast.stores.urls import open_store
 
 if TYPE_CHECKING:
+    from holdfast import sinks, sources, tables
     from holdfast.interfaces.http.serving import serve
     from holdfast.spark.pipeline import Handle, Pipeline
 
@@ -144,6 +144,7 @@ __all__ = [
     "tables",
 ]
 
+_CONNECTORS = ("sinks", "sources", "tables")
 _LATE = {
     "Handle": "holdfast.spark.pipeline",
     "Pipeline": "holdfast.spark.pipeline",
@@ -152,7 +153,12 @@ _LATE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs pyspark or a web framework when it is asked for: looking at a checkpoint works without."""
+    """Load what needs pyspark or a web framework when it is asked for: looking at a checkpoint works without.
+
+    Connectors need neither, but take as long to load as all the rest.
+    """
+    if name in _CONNECTORS:
+        return import_module(f"holdfast.{name}")
     if name not in _LATE:
         raise AttributeError(f"module 'holdfast' has no attribute '{name}'")
     try:
