@@ -65,7 +65,12 @@ class Scripted(History):
 
     @property
     def kinds(self) -> list[str]:
-        return [entry["kind"] for entry in self.entries()]
+        return [entry["kind"] for entry in self.stored]
+
+    @property
+    def stored(self) -> list[dict[str, Any]]:
+        """What another process sees."""
+        return History(self._medium).entries()
 
 
 @pytest.fixture
@@ -167,6 +172,35 @@ def test_few_events_are_written_after_a_while(clock: ManualClock) -> None:
     observer.on_event(committed(1))
     assert history.written.acquire(timeout=PATIENCE)
     observer.close()
+    assert history.kinds == ["epoch"]
+
+
+def test_what_waits_to_be_written_is_seen_in_the_same_process_and_once(clock: ManualClock) -> None:
+    history = Scripted(permits=0)
+    observer = HistoryObserver(history, clock, HistorySettings(every_seconds=3600, batch=2))
+    observer.on_event(committed(1))
+    assert [entry["epoch"] for entry in history.entries()] == [1]
+    clock.advance(1)
+    observer.on_event(committed(2))
+    assert history.asked.acquire(timeout=PATIENCE)
+    clock.advance(1)
+    observer.on_event(committed(3))
+    assert [entry["epoch"] for entry in history.entries("epoch")] == [1, 2, 3]
+    assert [entry["epoch"] for entry in history.entries("epoch", last=2)] == [2, 3]
+    assert history.entries("recovery") == []
+    assert history.stored == []
+    history.permits.release(2)
+    observer.close()
+    assert [entry["epoch"] for entry in history.entries("epoch")] == [1, 2, 3]
+    assert [entry["epoch"] for entry in history.stored] == [1, 2, 3]
+
+
+def test_what_is_written_while_somebody_reads_is_seen_once(clock: ManualClock) -> None:
+    history = Scripted()
+    observer = HistoryObserver(history, clock, NEVER)
+    observer.on_event(committed(1))
+    history.show(lambda: observer.close() or [])
+    assert [entry["epoch"] for entry in history.entries()] == [1]
     assert history.kinds == ["epoch"]
 
 

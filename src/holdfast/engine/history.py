@@ -54,10 +54,16 @@ class HistoryObserver:
         self._marks: Entry = {"run": new_token()}
         self._retries: dict[tuple[str, str], Entry] = {}
         self._waiting: deque[Entry] = deque()
+        self._in_writing: list[Entry] = []
         self._dropped = 0
         self._due = self._closed = self._failing = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        history.show(self._unwritten)
+
+    def _unwritten(self) -> list[Entry]:
+        with self._changed:
+            return [*self._in_writing, *self._waiting]
 
     def on_event(self, event: Event) -> None:
         """Take a note of what is worth keeping."""
@@ -119,20 +125,23 @@ class HistoryObserver:
             self._thread.join(self._settings.patience_seconds)
             if self._thread.is_alive():
                 _log.warning("the end of this run may be missing from history: the storage did not answer in time")
+        self._history.show_no_more(self._unwritten)
 
     def _write_now_and_then(self) -> None:
         closed = False
         while not closed:
             with self._changed:
                 self._changed.wait_for(lambda: self._due or self._closed, self._settings.every_seconds)
-                entries, dropped = list(self._waiting), self._dropped
+                self._in_writing, dropped = list(self._waiting), self._dropped
                 self._waiting.clear()
                 self._due, self._dropped, closed = False, 0, self._closed
-            if entries and not self._written(entries, dropped):
-                with self._changed:
-                    self._waiting.extendleft(reversed(entries))
+            written = not self._in_writing or self._written(self._in_writing, dropped)
+            with self._changed:
+                if not written:
+                    self._waiting.extendleft(reversed(self._in_writing))
                     self._dropped += dropped
                     self._drop_oldest()
+                self._in_writing = []
 
     def _written(self, entries: list[Entry], dropped: int) -> bool:
         marks = {key: entries[0][key] for key in ("at_ms", "run")}

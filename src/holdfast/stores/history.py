@@ -62,13 +62,21 @@ class History:
         self._medium = medium
         self._limits = limits or HistoryLimits()
         self._appends = 0
+        self._on_the_way: list[Callable[[], Iterable[Mapping[str, Any]]]] = []
+
+    def show(self, on_the_way: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
+        """Have readers of this object see also what is `on_the_way`: entries, oldest first, that will be appended."""
+        self._on_the_way.append(on_the_way)
+
+    def show_no_more(self, on_the_way: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
+        """Take back what `show` was given."""
+        self._on_the_way.remove(on_the_way)
 
     def append(self, entries: Iterable[Mapping[str, Any]]) -> None:
         """Write entries, oldest first: a segment for each stream among them. Now and then tidy up."""
         lines: dict[str, list[bytes]] = {}
         for entry in entries:
-            line = canonical_json.compact({"v": _VERSION, **entry})
-            lines.setdefault(_stream_of(entry["kind"]), []).append(line)
+            lines.setdefault(_stream_of(entry["kind"]), []).append(_line(entry))
         for stream, some in lines.items():
             self._write(stream, some, durable=False)
         # The first time too: a process that lives for a moment only would never get to it.
@@ -88,11 +96,13 @@ class History:
 
     def _read(self, kinds: Sequence[str], last: int | None, on_note: Callable[[str], object]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
+        # Before the segments: what is appended meanwhile is seen twice rather than not at all.
+        coming = [entry for on_the_way in tuple(self._on_the_way) for entry in on_the_way()]
         for stream in sorted({_stream_of(kind) for kind in kinds}) or _STREAMS:
-            known: set[bytes] = set()
-            some: list[dict[str, Any]] = []
+            new = [_line(entry) for entry in coming if _stream_of(entry["kind"]) == stream]
+            known, some = set(new), list(_understood(new, kinds))
             for name in reversed(self._sizes(stream)):
-                # A merge that was cut off left its result beside its parts: the same line counts once.
+                # A merge that was cut off left its result beside its parts too: the same line counts once.
                 new = [line for line in dict.fromkeys(self._lines(name, on_note)) if line not in known]
                 known.update(new)
                 some = [*_understood(new, kinds), *some]
@@ -156,6 +166,10 @@ class History:
 
 def _stream_of(kind: str) -> str:
     return {EPOCH: "epochs", VERIFICATION: "verifications"}.get(kind, "runs")
+
+
+def _line(entry: Mapping[str, Any]) -> bytes:
+    return canonical_json.compact({"v": _VERSION, **entry})
 
 
 def _digest(data: bytes) -> str:

@@ -16,7 +16,7 @@ const PACE = {
   checkpoints: { least: 1_000, every: 10_000 },
   status: { least: 500, every: 5_000 },
   stats: { least: 1_500, every: 3_000 },
-  // A pipeline writes its history every ten seconds.
+  // Epochs come as events; a pipeline of another process writes them down every ten seconds.
   history: { least: 5_000, every: 12_000 },
   recoveries: { least: 2_000, every: 30_000 },
   verifications: { least: 1_000, every: 30_000 },
