@@ -34,10 +34,12 @@ from connectors import kafka_server
 from connectors.kafka_jars import Unobtainable, connector_jars
 from interfaces.published_client import client_python
 from spark.quick_jvm import java_options
+from spark.quick_workers import spark_home
 from stores.places import BUCKET, S3_OPTIONS, BucketPlace, DirectoryPlace, Place
 
 # Whoever starts the first Spark session decides for all tests which Python its workers are.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+os.environ.setdefault("SPARK_HOME", spark_home())
 for launched in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(launched, java_options())
 

@@ -13,6 +13,7 @@ from holdfast.spark.session import local_session
 from spark.orders import write_orders
 from spark.pipelines import windows
 from spark.quick_jvm import ARCHIVE, SHORT_LIVED
+from spark.quick_workers import spark_home
 
 
 def run_pipeline() -> None:
@@ -33,6 +34,7 @@ def end_jvm() -> None:
 
 def main() -> None:
     unfinished = ARCHIVE.with_suffix(f".{os.getpid()}")
+    os.environ["SPARK_HOME"] = spark_home()  # An archive fits the class path that it was made with.
     os.environ["SPARK_SUBMIT_OPTS"] = f"{SHORT_LIVED} -XX:ArchiveClassesAtExit={unfinished} -Xlog:disable"
     run_pipeline()
     end_jvm()

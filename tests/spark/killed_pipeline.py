@@ -16,6 +16,7 @@ from holdfast.stores.medium import Staged
 from holdfast.stores.store import DurableCheckpointStore
 from spark.pipelines import PIPELINES
 from spark.quick_jvm import java_options
+from spark.quick_workers import spark_home
 
 
 def die() -> None:
@@ -23,8 +24,9 @@ def die() -> None:
 
 
 def quick_start(scratch: Path) -> dict[str, str]:
-    """Return settings for a JVM that lives shortly, with its scratch files where they go with the test."""
+    """Prepare a Spark that lives shortly, with its scratch files where they go with the test; return settings."""
     scratch.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("SPARK_HOME", spark_home())
     java = f"{java_options()} -Djava.io.tmpdir={scratch}"
     return {"spark.driver.extraJavaOptions": java, "spark.local.dir": str(scratch)}
 
