@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import boto3
 import hypothesis
@@ -97,10 +97,17 @@ class OneRequestAtATime(werkzeug_app.DomainDispatcherApplication):
     """Moto looks and then writes; S3 does both at once. One request at a time makes moto atomic as well."""
 
     _turn = threading.Lock()
+    _backends: ClassVar[dict[str | None, Any]] = {}
 
     def __call__(self, environ, start_response):  # type: ignore[no-untyped-def]
         with self._turn:
             return super().__call__(environ, start_response)
+
+    def get_backend_for_host(self, host):  # type: ignore[no-untyped-def]
+        """Remember the answer: for each one moto looks at every module it has on disk."""
+        if host not in self._backends:
+            self._backends[host] = super().get_backend_for_host(host)
+        return self._backends[host]
 
 
 @pytest.fixture(scope="session")

@@ -89,10 +89,10 @@ def test_small_segments_are_merged_and_nothing_is_lost(place: Place) -> None:
 
 def test_what_takes_too_much_room_goes_oldest_first(place: Place) -> None:
     history = History(place.medium(), SMALL)
-    for number in range(400):
+    for number in range(200):
         history.append([epoch(number)])
     kept = epochs_of(history)
-    assert kept == list(range(kept[0], 400))
+    assert kept == list(range(kept[0], 200))
     size = sum(len(place.get(key)) for key in segments(place))
     assert 2000 < size <= SMALL.epoch_bytes + 8 * 100
 
@@ -100,7 +100,7 @@ def test_what_takes_too_much_room_goes_oldest_first(place: Place) -> None:
 def test_many_epochs_do_not_push_out_the_rare_things(place: Place) -> None:
     history = History(place.medium(), SMALL)
     history.append([stop(0)])
-    for number in range(1, 200):
+    for number in range(1, 120):
         history.append([epoch(number)])
     assert epochs_of(history)[0] > 1
     assert history.entries("stop") == [{"v": 1, **stop(0)}]
