@@ -203,12 +203,12 @@ def test_a_path_without_end_is_refused(open_to_all: Served) -> None:
 
 
 def test_too_many_requests_are_told_to_slow_down(tmp_path: Path) -> None:
-    with served(tmp_path / "store", security=Security(requests_per_second=5)) as shop:
+    with served(tmp_path / "store", security=Security(requests_per_second=0.5)) as shop:
         answers = [shop.client.get("/healthz") for _ in range(20)]
         assert answers[0].status_code == 200
-        assert answers[-1].status_code == 429
-        assert answers[-1].headers["retry-after"]
-        assert answers[-1].json()["error_code"] == "TooManyRequests"
+        refused = next(answer for answer in answers if answer.status_code == 429)
+        assert refused.headers["retry-after"]
+        assert refused.json()["error_code"] == "TooManyRequests"
 
 
 def test_the_rate_is_of_each_client_and_comes_back_with_time() -> None:
