@@ -157,8 +157,9 @@ def test_the_timeline_answers_to_a_pointer(shop: Served, open_page: OpenPage) ->
     expect(timeline).to_have_attribute("aria-valuemax", "3")
     box = timeline.bounding_box()
     assert box is not None
-    for x in range(2, int(box["width"]), 6):
-        page.mouse.move(box["x"] + x, box["y"] + 100)
+    # Looked up anew for each move, as what stands above the timeline may still grow. The newest are on the right.
+    for x in range(int(box["width"]) - 2, 0, -6):
+        timeline.hover(position={"x": x, "y": 100})
         if page.locator("#timeline-tip").is_visible():
             break
     expect(page.locator("#timeline-tip .tip-title")).to_contain_text(re.compile(r"(Fence|Checkpoint) \d"))
