@@ -45,6 +45,7 @@ PUSH = (f"{SYNC}push.py",)
 PULL = (f"{SYNC}pull.py",)
 HEALING = ("tests/engine/test_healing.py",)
 OPERATORS = "tests/spark/test_operators.py::test_crashes_damage_and_a_lost_working_directory_change_nothing"
+HISTORY = ("tests/engine/test_history_observer.py",)
 POLLED = ("tests/interfaces/test_http_checkpoint_api.py", "-k", "storage_that_hangs")
 
 
@@ -1210,6 +1211,20 @@ GUARDS = [
         "        self._java_query = None\n        self.tables",
         "        self.tables",
         (f"{RECOVERY}::test_two_epochs_damaged_are_replayed_one_by_one",),
+    ),
+    Guard(
+        "history: what is just being written is shown",
+        "engine/history.py",
+        "return [*self._in_writing, *self._waiting]",
+        "return [*self._waiting]",
+        HISTORY,
+    ),
+    Guard(
+        "history: what is written while somebody reads is shown once",
+        "stores/history.py",
+        "known, some = set(new), list(",
+        "known, some = set[bytes](), list(",
+        HISTORY,
     ),
     Guard(
         "http: the status is answered while every thread waits",

@@ -5,6 +5,7 @@ imports. A home of Spark without the archive leaves them what is installed, whic
 Python source or Python state starts four of them or more.
 """
 
+import shutil
 import sys
 import tempfile
 from importlib.util import find_spec
@@ -24,7 +25,8 @@ def spark_home() -> str:
             (made / part).symlink_to(Path(installed.origin).parent / part)
         try:
             made.rename(HOME)
-        except OSError:  # Another process was faster.
-            if not HOME.exists():
+        except OSError:
+            shutil.rmtree(made)
+            if not HOME.exists():  # Otherwise another process was faster.
                 raise
     return str(HOME)
