@@ -708,6 +708,13 @@ GUARDS = [
         (*KAFKA_FAILS, "-k", "zombie"),
     ),
     Guard(
+        "Kafka sink: a new topic is used when its leader knows of it",
+        "connectors/kafka/sink_topics.py",
+        "while not self._can_be_used(topic):",
+        "while not self.partitions(topic):",
+        (*KAFKA_FAILS, "-k", "leader_knows"),
+    ),
+    Guard(
         "Kafka sink: markers behind open transactions are waited for",
         "connectors/kafka/marker.py",
         "IsolationLevel.READ_UNCOMMITTED",

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from connectors.kafka_failures import watched_producers
 from connectors.kafka_process import SECONDS
@@ -75,11 +76,11 @@ def timed_out(_: Any) -> None:
 # --- our own process
 
 MOMENTS = [
-    "before produce 4",
     "before commit_transaction",
     f"0.006 {SECONDS}",
     "after commit_transaction",
-    *long("before init_transactions", "after begin_transaction", "after produce 2", "after produce 4"),
+    *long("before init_transactions", "after begin_transaction", "after produce 2"),
+    *long("before produce 4", "after produce 4"),
     *long(f"0.002 {SECONDS}", f"0.012 {SECONDS}"),
 ]
 """Of a commit of three rows: the fourth message is the marker."""
@@ -109,7 +110,7 @@ def test_whoever_comes_after_a_killed_writer_shows_its_rows_once(tmp_path: Path,
 # --- other writers
 
 
-@pytest.mark.parametrize("moment", ["after produce 1", "before commit_transaction"])
+@pytest.mark.parametrize("moment", ["before commit_transaction", *long("after produce 1")])
 def test_a_zombie_that_wakes_up_within_its_transaction_shows_nothing(tmp_path: Path, moment: str) -> None:
     heirs: list[Writer] = []
     zombie = Writer(TARGET, tmp_path)
@@ -287,6 +288,27 @@ def test_rows_that_the_topic_refuses_after_all_are_not_shown_in_part(kafka_broke
     limit_messages(kafka_broker, topic, 100_000)
     assert writer.commit(token) is DONE
     assert [row["id"] for row in in_order(tmp_path)] == [1, 2, 3]
+
+
+def test_a_new_topic_is_waited_for_until_its_leader_knows_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster says that a topic is there before the broker that leads it does: for some milliseconds."""
+    answers = [KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)]
+
+    ask = AdminClient.list_offsets
+
+    def asked_early(client: AdminClient, wanted: Any, **options: Any) -> Any:
+        if not answers:
+            return ask(client, wanted, **options)
+        refused: Future[Any] = Future()
+        refused.set_exception(KafkaException(answers.pop()))
+        return dict.fromkeys(wanted, refused)
+
+    monkeypatch.setattr(AdminClient, "list_offsets", asked_early)
+    Writer(TARGET, tmp_path).write(1, orders(1))
+    assert answers == []
+    assert in_order(tmp_path) == orders(1)
 
 
 def limit_messages(broker: Broker, topic: str, most: int) -> None:

@@ -78,10 +78,25 @@ class SinkTopics:
         new = confluent_admin.NewTopic(topic, partitions, _BROKERS_CHOICE, config=dict(settings or {}))
         self._answer(f"creating topic '{topic}'", "create_topics", [new])
         give_up = SYSTEM_CLOCK.monotonic() + self._clients.patience_seconds
-        while not self.partitions(topic):
+        while not self._can_be_used(topic):
             if SYSTEM_CLOCK.monotonic() > give_up:
                 raise RetryableSinkError(f"Kafka: topic '{topic}' was created and is not there yet")
             SYSTEM_CLOCK.sleep(_TICK_SECONDS)
+
+    def _can_be_used(self, topic: str) -> bool:
+        """Whether every partition answers: brokers learn that they lead one after the cluster says so."""
+        latest = confluent_admin.OffsetSpec.latest()
+        wanted = {confluent_kafka.TopicPartition(topic, number): latest for number in range(self.partitions(topic))}
+        if not wanted:
+            return False
+        admin, patience = self._clients.admin, self._clients.patience_seconds
+        try:
+            with self._clients.answering(f"waiting for topic '{topic}'", admin):
+                for answer in admin.list_offsets(wanted, request_timeout=patience).values():
+                    answer.result()
+        except RetryableSinkError:
+            return False
+        return True
 
     def _settings(self, topic: str) -> dict[str, str]:
         wanted = confluent_admin.ConfigResource(confluent_admin.ConfigResource.Type.TOPIC, topic)
