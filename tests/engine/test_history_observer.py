@@ -273,6 +273,7 @@ def test_the_retries_of_a_sink_are_added_up_and_kept_with_what_they_led_to(clock
         observer.on_event(SinkRetry("lake", 5, "commit", attempt, f"busy {attempt}", 0.5))
         observer.on_event(SinkRetry("db", 5, "commit", attempt, "locked", 0.25))
     observer.on_event(committed(5))
+    clock.advance(1)
     observer.on_event(committed(6))
     observer.on_event(SinkRetry("db", 7, "prepare", 1, "gone", 0.25))
     observer.on_event(Stopped(6, "sink 'db', epoch 7, prepare: gone"))

@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from interfaces.http_client import until
-from interfaces.test_run_process import Started, pipeline, put, rows, start
+from interfaces.started import Started
+from interfaces.test_run_process import pipeline, put, rows, start
 
 __all__ = ["pipeline", "start"]
 

@@ -1,17 +1,16 @@
 """`holdfast run` as a process with a real Spark: the starter, take-over, signals, and an error in the user's code."""
 
 import json
-import os
 import signal
 import sqlite3
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from interfaces.test_cli_process import CLI, environment, in_a_pipe, on_a_terminal
+from interfaces.started import Started
+from interfaces.test_cli_process import in_a_pipe, on_a_terminal
 
 SCHEMA = "id long, amount double"
 PIPELINE = f"""\
@@ -27,43 +26,6 @@ sinks:
   db: {{takes: seen, sqlite: {{path: ./app.db, table: seen}}}}
   copy: {{takes: orders, files: {{path: ./copy, format: json}}}}
 """
-
-
-class Started:
-    """A process whose lines are read as they come."""
-
-    def __init__(self, *arguments: object) -> None:
-        self.lines: list[str] = []
-        self._process = subprocess.Popen(
-            [*CLI, *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(),
-        )
-
-    def until(self, wanted: Callable[[str], Any]) -> str:
-        """Read until a line is as wanted."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self.lines.append(line.rstrip("\n"))
-            if wanted(self.lines[-1]):
-                return self.lines[-1]
-        raise AssertionError(f"it ended with {self.ended()} after {self.lines}")
-
-    def signal(self, number: int) -> None:
-        os.kill(self._process.pid, number)
-
-    def ended(self) -> tuple[int, str]:
-        """Wait for the end; return the exit code and what is on stderr."""
-        rest, errors = self._process.communicate(timeout=300)
-        self.lines += rest.splitlines()
-        return self._process.returncode, errors
-
-    def kill(self) -> None:
-        self._process.kill()
-        if self._process.stdout is not None and not self._process.stdout.closed:
-            self._process.communicate()
 
 
 @pytest.fixture
@@ -131,7 +93,7 @@ def test_a_second_process_takes_over_and_a_signal_lets_it_finish(
     assert "generation 2" in errors
     assert errors.count("\n") == 1
     winner.until(lambda line: '"StepStarted"' in line and '"epoch": 2' in line)
-    winner.signal(signal.SIGTERM)
+    winner.process.send_signal(signal.SIGTERM)
     assert winner.ended() == (0, "")
     events = [json.loads(line) for line in winner.lines]
     assert [event["epoch"] for event in events if event["event"] == "EpochCommitted"] == [2]

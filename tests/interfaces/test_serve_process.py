@@ -12,33 +12,31 @@ import httpx
 import pytest
 
 from interfaces.chains import Chain
-from interfaces.test_cli_process import CLI, environment, in_a_pipe
+from interfaces.started import Started
+from interfaces.test_cli_process import in_a_pipe
 from interfaces.test_manager_http import PIPELINE, Manager
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-class Served:
-    """A manager as a process, with the lines it printed."""
+class Served(Started):
+    """A manager as a process."""
 
     def __init__(self, *arguments: object, **variables: str) -> None:
-        command = [*CLI, "serve", *map(str, arguments)]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**variables)
-        )
-        assert self.process.stdout is not None
-        self.first = self.process.stdout.readline()
+        super().__init__("serve", *arguments, **variables)
+        self.first = self.until(lambda line: True)
 
     @property
     def url(self) -> str:
         found = re.search(r"http://[0-9.:]+", self.first)
-        assert found, (self.first, self.process.communicate())
+        assert found, (self.first, self.ended())
         return found[0]
 
-    def end(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, list[str], str]:
+        """End it; return its exit code, the lines after the first, and what is on stderr."""
         self.process.send_signal(number)
-        rest, errors = self.process.communicate(timeout=120)
-        return self.process.returncode, rest, errors
+        code, errors = self.ended()
+        return code, self.lines[1:], errors
 
 
 @pytest.fixture
@@ -51,9 +49,7 @@ def start() -> Iterator[Callable[..., Served]]:
 
     yield begin
     for served in started:
-        if served.process.poll() is None:
-            served.process.kill()
-            served.process.communicate()
+        served.kill()
 
 
 @pytest.fixture
@@ -67,12 +63,12 @@ def test_it_says_where_it_answers_and_ends_on_a_signal(
     start: Callable[..., Served], file: Path, path: Path, chain: Chain, number: int
 ) -> None:
     served = start(file, path, "--no-start", "--http", "127.0.0.1:0")
-    assert f" HTTP API on {served.url} for 1 pipeline and 1 store; {served.url}/docs describes it\n" in served.first
+    assert f" HTTP API on {served.url} for 1 pipeline and 1 store; {served.url}/docs describes it" in served.first
     assert httpx.get(f"{served.url}/healthz", trust_env=False).json() == {"status": "healthy"}
     assert httpx.get(f"{served.url}/docs", trust_env=False).status_code == 200
     code, rest, errors = served.end(number)
     assert (code, errors) == (0, "")
-    assert [line.partition(" ")[2] for line in rest.splitlines()] == [
+    assert [line.partition(" ")[2] for line in rest] == [
         "stopping, each pipeline after its running epoch",
         "stopped",
     ]
@@ -88,7 +84,7 @@ def test_events_are_documents_on_request(start: Callable[..., Served], file: Pat
     }
     code, rest, _ = served.end()
     assert code == 0
-    assert [json.loads(line)["event"] for line in rest.splitlines()] == ["stopping", "stopped"]
+    assert [json.loads(line)["event"] for line in rest] == ["stopping", "stopped"]
 
 
 def test_a_second_manager_of_the_same_pipeline_is_refused(start: Callable[..., Served], file: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 from playwright.sync_api import expect
 
 from holdfast.stores.urls import open_store
+from interfaces.started import Started
 from interfaces.test_run_http_process import address_of
-from interfaces.test_run_process import Started, pipeline, put, start
+from interfaces.test_run_process import pipeline, put, start
 from page.conftest import OpenPage
 from page.story import flip
 
@@ -47,7 +48,7 @@ def test_a_pipeline_on_spark_is_watched_from_start_to_recovery(
     panel = page.locator("#checkpoint-body")
     panel.get_by_role("button", name="Verify").click()
     expect(panel.locator(".badge").first).to_have_text("damaged", timeout=SPARK_MS)
-    first.signal(signal.SIGKILL)
+    first.process.send_signal(signal.SIGKILL)
     expect(page.locator("#connection")).to_have_text("No connection")
     first.kill()
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from interfaces.test_cli_process import CLI, environment
+from interfaces.started import Started
 
 TOKEN = "a-token-of-these-tests"
 PATIENCE = 300.0
@@ -34,28 +34,18 @@ sinks:
 """
 
 
-class Manager:
+class Manager(Started):
     """`holdfast serve` as a process."""
 
     def __init__(self, *arguments: object) -> None:
-        self.process = subprocess.Popen(
-            [*CLI, "serve", *map(str, arguments), "--http", "127.0.0.1:0", "--json"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(HOLDFAST_HTTP_TOKEN=TOKEN),
-        )
-        self.url: str = self.until("serving")["url"]
+        super().__init__("serve", *arguments, "--http", "127.0.0.1:0", "--json", HOLDFAST_HTTP_TOKEN=TOKEN)
+        self.url: str = self.until_event("serving")["url"]
         headers = {"Authorization": f"Bearer {TOKEN}"}
         self.client = httpx.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False)
 
-    def until(self, event: str) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            found: dict[str, Any] = json.loads(line)
-            if found["event"] == event:
-                return found
-        raise AssertionError(f"it ended: {self.process.communicate()}")
+    def until_event(self, event: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.until(lambda line: json.loads(line)["event"] == event))
+        return found
 
     def pipeline(self) -> dict[str, Any]:
         found: dict[str, Any] = self.client.get("/v0/pipelines/orders?selector=status").json()
@@ -71,8 +61,7 @@ class Manager:
     def end(self) -> tuple[int, str]:
         self.client.close()
         self.process.send_signal(signal.SIGTERM)
-        _, errors = self.process.communicate(timeout=120)
-        return self.process.returncode, errors
+        return self.ended()
 
 
 @pytest.fixture
@@ -86,9 +75,7 @@ def pipeline(tmp_path: Path) -> Path:
 def manager(pipeline: Path) -> Iterator[Manager]:
     manager = Manager(pipeline, "--no-start")
     yield manager
-    if manager.process.poll() is None:
-        manager.process.kill()
-        manager.process.communicate()
+    manager.kill()
     manager.client.close()
 
 
@@ -137,14 +124,14 @@ def test_a_killed_pipeline_comes_back_by_itself_and_loses_nothing(pipeline: Path
     """Goal: SIGKILL of the process, with Spark below it, needs nobody; and the manager takes its pipelines along."""
     put(pipeline.parent, "1.json", 1, 2)
     manager.client.post("/v0/pipelines/orders/start").raise_for_status()
-    pid = manager.until("started")["pid"]
+    pid = manager.until_event("started")["pid"]
     manager.reaches("Running")
     shows(pipeline.parent, 1, 2)
     manager.client.post("/v0/pipelines/orders/checkpoint").raise_for_status()
     os.kill(pid, signal.SIGKILL)
-    assert manager.until("crashed")["reason"] == "the process was ended by signal 9 (SIGKILL)"
+    assert manager.until_event("crashed")["reason"] == "the process was ended by signal 9 (SIGKILL)"
     put(pipeline.parent, "2.json", 3)
-    second = manager.until("started")["pid"]
+    second = manager.until_event("started")["pid"]
     manager.reaches("Running")
     shows(pipeline.parent, 1, 2, 3)
     assert manager.end() == (0, "")
