@@ -157,14 +157,14 @@ def test_the_timeline_answers_to_a_pointer(shop: Served, open_page: OpenPage) ->
     expect(timeline).to_have_attribute("aria-valuemax", "3")
     box = timeline.bounding_box()
     assert box is not None
-    # Looked up anew for each move, as what stands above the timeline may still grow. The newest are on the right.
+    # Looked up anew each time, as what stands above the timeline may still grow. The newest are on the right.
     for x in range(int(box["width"]) - 2, 0, -6):
-        timeline.hover(position={"x": x, "y": 100})
+        place = {"x": x, "y": 100}
+        timeline.hover(position=place)
         if page.locator("#timeline-tip").is_visible():
             break
     expect(page.locator("#timeline-tip .tip-title")).to_contain_text(re.compile(r"(Fence|Checkpoint) \d"))
-    page.mouse.down()
-    page.mouse.up()
+    timeline.click(position=place)
     expect(page.locator("#checkpoint-title")).to_have_text(re.compile(r"(Fence|Checkpoint) \d"))
     expect(page).to_have_url(re.compile("/checkpoint/"))
 
