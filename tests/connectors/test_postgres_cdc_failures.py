@@ -21,6 +21,7 @@ from holdfast.connectors.postgres_cdc.positions import parse_lsn
 from holdfast.connectors.postgres_cdc.session import patiently
 from holdfast.errors import SourceError, SourceHistoryLost, SourceUnavailable
 from holdfast.stores.materials import DirectoryMaterials
+from marks import long
 
 New = Callable[..., World]
 
@@ -441,13 +442,14 @@ def test_a_table_that_was_renamed_stops_the_pipeline(new: New, monkeypatch: pyte
 # The server goes away
 
 
-def test_a_server_that_crashes_is_waited_for(new: New, server: Server) -> None:
+@pytest.mark.parametrize("epochs", [4, *long(16)])
+def test_a_server_that_crashes_is_waited_for(epochs: int, new: New, server: Server) -> None:
     """Goal: a restart of the server costs nothing but time. Method: crash it between all calls and within them."""
     world, replica = new(), Replica()
     draw = random.Random(7)
     position = world.begin()
     ranges = []
-    for number in range(8):
+    for number in range(epochs):
         for _ in range(draw.randrange(1, 30)):
             world.sql(f"INSERT INTO {world.table} VALUES (%s, 'x') ON CONFLICT (id) DO UPDATE SET name = 'y'", number)
         world.sql(f"INSERT INTO {world.table} SELECT id FROM generate_series(1000, 9000) id ON CONFLICT DO NOTHING")

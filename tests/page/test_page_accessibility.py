@@ -19,7 +19,7 @@ WHERE = """(() => {
     const section = document.activeElement.closest('section');
     return section?.getAttribute('aria-labelledby') ?? section?.id ?? document.activeElement.className;
 })()"""
-SCHEMES = pytest.mark.parametrize("scheme", ["light", "dark"])
+SCHEMES = pytest.mark.parametrize("scheme", ["dark", *long("light")])
 
 
 def findings(page: Page) -> list[str]:

@@ -109,6 +109,7 @@ def test_a_damaged_checkpoint_is_made_up_for_by_reading_its_versions_again(lake:
     assert lake.read() == lake.written
 
 
+@pytest.mark.long
 def test_a_version_without_rows_does_no_harm(lake: Lake) -> None:
     lake.append(1)
     lake.run()

@@ -2,7 +2,7 @@
 
 Each process is killed for real at its moment; the next one recovers and is killed at the next moment; the last one
 runs to the end. Then every sink must hold exactly what an undisturbed run gives, value by value. `make test` kills at
-six steps, `make test-all` before and after each in each sink; all kinds of operators, with kills during the
+five steps, `make test-all` before and after each in each sink; all kinds of operators, with kills during the
 recoveries too: `make chaos-matrix`.
 """
 
@@ -17,8 +17,8 @@ from spark.orders import contents, write_orders
 
 FILES = 10
 SINKS = ("lake", "db", "raw")
-SLICE = ["1:after:prepare", "sidecar", "1:after:seal", "2:after:commit:db", "4:before:record", "6:committed"]
-"""One between any two steps that outlive the process."""
+SLICE = ["1:after:prepare", "sidecar", "1:after:seal", "2:after:commit:db", "6:committed"]
+"""One between any two steps that outlive the process; the record, which may be lost, is none of them."""
 
 
 @pytest.mark.timeout(1800)

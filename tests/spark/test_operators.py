@@ -14,11 +14,16 @@ Undisturbed = Callable[[str, int], dict[str, Any]]
 Labs = Callable[[str], Lab]
 
 OPERATORS = [
-    ("joined", "rocksdb"),
     ("python_state", "rocksdb"),
     ("several", "memory"),
-    *long(("windows", "memory"), ("running", "rocksdb"), ("running", "memory"), ("joined", "memory")),
-    *long(("deduplicated", "rocksdb"), ("deduplicated", "memory"), ("several", "rocksdb")),
+    *long(("windows", "memory"), ("running", "rocksdb"), ("running", "memory")),
+    *long(
+        ("joined", "rocksdb"),
+        ("joined", "memory"),
+        ("deduplicated", "rocksdb"),
+        ("deduplicated", "memory"),
+        ("several", "rocksdb"),
+    ),
     *long(("sessions", "rocksdb"), ("sessions", "memory"), ("pandas_state", "rocksdb"), ("pandas_state", "memory")),
 ]
 

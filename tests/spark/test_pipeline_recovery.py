@@ -66,8 +66,7 @@ def _damage(lab: Lab, what: str) -> None:
     [
         "manifest",
         "state work",
-        "progress",
-        *long("state", "manifest work", "progress work", "manifest progress work"),
+        *long("progress", "state", "manifest work", "progress work", "manifest progress work"),
     ],
 )
 def test_a_newest_checkpoint_damaged_after_its_sinks_committed(
@@ -120,7 +119,7 @@ def test_one_edited_digit_of_an_offset_is_caught(lab: Labs, undisturbed: Undistu
     assert here.contents() == undisturbed("windows", 4)
 
 
-@pytest.mark.parametrize("step", ["recovery.fence", "recovery.settle", *long("recovery.claim", "recovery.restore")])
+@pytest.mark.parametrize("step", ["recovery.fence", *long("recovery.claim", "recovery.settle", "recovery.restore")])
 def test_a_recovery_that_dies_half_way_is_repeated(step: str, lab: Labs, undisturbed: Undisturbed) -> None:
     here = lab("windows")
     here.add(0, 3)
@@ -131,7 +130,7 @@ def test_a_recovery_that_dies_half_way_is_repeated(step: str, lab: Labs, undistu
     assert here.contents() == undisturbed("windows", 3)
 
 
-@pytest.mark.parametrize("step", ["prepare", "seal", "commit", *long("begin", "capture", "record")])
+@pytest.mark.parametrize("step", ["seal", "commit", *long("begin", "prepare", "capture", "record")])
 def test_a_second_writer_takes_over_and_the_first_is_told(step: str, lab: Labs, undisturbed: Undisturbed) -> None:
     """The second one takes over while the first stands before a step; the first must not double or lose a row."""
     here = lab("windows")

@@ -256,7 +256,7 @@ def _vacuum(path: Path) -> None:
     DeltaTable(str(path)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
 
 
-@pytest.fixture(params=[Csv, Delta, Postgres, *long(Mysql, Json, Parquet, CopiedDelta, Sqlite)])
+@pytest.fixture(params=[Delta, Postgres, *long(Csv, Mysql, Json, Parquet, CopiedDelta, Sqlite)])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Table]:
     with contextlib.ExitStack() as stack:
         if request.param is Postgres:

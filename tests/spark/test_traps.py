@@ -19,6 +19,7 @@ from holdfast.errors import ReplayMismatch
 from holdfast.spark.pipeline import Pipeline
 from holdfast.spark.rows import COLLECT_BYTES
 from holdfast.spark.source_log import COMPACT_INTERVAL
+from marks import long
 from spark.conftest import Crash, CrashAt, Lab, flip
 from spark.orders import SCHEMA, write_orders
 
@@ -30,7 +31,7 @@ def damage_state(checkpoint: Path) -> None:
     flip(checkpoint / "state.bin", (checkpoint / "state.bin").stat().st_size - 3)
 
 
-@pytest.mark.parametrize("state", ["rocksdb", "memory"])
+@pytest.mark.parametrize("state", ["rocksdb", *long("memory")])
 def test_state_of_an_abandoned_future_is_never_loaded(state: str, lab: Labs, undisturbed: Undisturbed) -> None:
     """Rolled back in place, Spark would load the state files of the future it had and give wrong sums."""
     here = lab("windows")
@@ -222,7 +223,7 @@ def test_a_batch_is_computed_once_for_all_its_sinks(collect_bytes: int, tmp_path
     assert in_database == {row["id"]: row["drawn"] for row in lake}
 
 
-@pytest.mark.parametrize("collect_bytes", [LARGE, COLLECT_BYTES])
+@pytest.mark.parametrize("collect_bytes", [LARGE, *long(COLLECT_BYTES)])
 def test_a_batch_that_claims_a_stale_order_is_computed(
     collect_bytes: int, tmp_path: Path, spark: SparkSession
 ) -> None:

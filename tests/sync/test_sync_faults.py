@@ -18,6 +18,7 @@ from holdfast.engine.sync.push import newest_settled
 from holdfast.engine.sync.settings import SyncSettings
 from holdfast.engine.sync.sides import Side, bucket_side
 from holdfast.stores.urls import open_store
+from marks import long
 from stores.places import BUCKET, S3_OPTIONS
 from sync.chains import chain_in
 from sync.fault_proxy import FaultProxy
@@ -26,6 +27,7 @@ from sync.machines import Fleet, Machine, Requests, Silent, running
 PATIENT = {"allow_http": "true", "timeout": "60s", "max_retries": "2", "retry_timeout": "20"}
 IMPATIENT = {**PATIENT, "timeout": "1500ms"}
 """For requests that never answer."""
+FAULTS = ("503", "cut", "refuse", "hang", "403")
 
 
 @pytest.fixture
@@ -121,8 +123,14 @@ def test_wrong_credentials_are_named_as_such(fleet: S3Fleet, machine: S3Machine)
         machine.push()
 
 
-@pytest.mark.parametrize("fault", ["503", "cut", "refuse", "hang", "403"])
-@pytest.mark.parametrize("empty", [True, False])
+@pytest.mark.parametrize(
+    ("empty", "fault"),
+    [
+        *((True, fault) for fault in FAULTS),
+        (False, "503"),
+        *long(*((False, fault) for fault in FAULTS if fault != "503")),
+    ],
+)
 def test_no_fault_makes_a_start_begin_afresh(fleet: S3Fleet, fault: str, empty: bool) -> None:
     machine = fleet.machine()
     with running(machine) as process:
@@ -141,7 +149,7 @@ def test_no_fault_makes_a_start_begin_afresh(fleet: S3Fleet, fault: str, empty: 
     assert fleet.right()
 
 
-@pytest.mark.parametrize("fault", ["503", "refuse", "hang"])
+@pytest.mark.parametrize("fault", ["refuse", "hang", *long("503")])
 def test_a_machine_that_is_cut_off_stops_before_its_sinks_commit_and_another_goes_on(
     fleet: S3Fleet, fault: str
 ) -> None:
@@ -193,6 +201,7 @@ def bytes_put(proxy: FaultProxy, part: str) -> tuple[int, int]:
     return len(puts), sum(puts)
 
 
+@pytest.mark.long
 def test_a_push_of_a_long_chain_sends_only_what_changed(fleet: S3Fleet, tmp_path: Path) -> None:
     """Counted by the proxy, in requests and bytes: the chain has a large base, and each epoch adds a little."""
     store = open_store(tmp_path / "chain", retain=None, vnode_count=PARTITIONS)
