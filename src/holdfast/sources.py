@@ -149,9 +149,10 @@ def postgres_cdc(
 ) -> SourceSpec:
     """Read a table of a PostgreSQL database: its rows first, then every change, in the order of commits.
 
-    Rows have `op` (snapshot, insert, update, delete, truncate), `lsn` and `seq` (where the change was committed, and
-    its number in the transaction), `xid`, `committed_at`, `before` and `after` (the row, as far as the server tells),
-    and `unchanged`: columns that are NULL in `after` only because the server did not send their large values.
+    Rows have `op` (snapshot, insert, update, delete, truncate), `position` and `seq` (where the transaction stands in
+    the server's log, as text that sorts, and the change's number in it), `transaction` (its xid), `committed_at`,
+    `before` and `after` (the row, as far as the server tells), and `unchanged`: columns that are NULL in `after` only
+    because the server did not send their large values.
 
     `slot` and `publication` are created when they are missing; without a name they are named after the table, so two
     pipelines that read one table need a slot each. With `snapshot=False` only changes are read, from the creation of

@@ -1,7 +1,7 @@
 """Packages that only some connectors need, loaded on first use.
 
-`holdfast.sinks` can be imported without any of them; using a connector whose package is missing says which extra to
-install.
+`holdfast.sources`, `sinks` and `tables` can be imported without any of them; using a connector whose package is
+missing says which extra to install.
 """
 
 import importlib
@@ -32,24 +32,24 @@ class LazyModule:
 
 
 np = LazyModule("numpy", "the postgres_cdc source", "spark")
-pa = LazyModule("pyarrow", "every sink", "spark")
-pc = LazyModule("pyarrow.compute", "every sink", "spark")
-pq = LazyModule("pyarrow.parquet", "every sink", "spark")
+pa = LazyModule("pyarrow", "every connector", "spark")
+pc = LazyModule("pyarrow.compute", "every connector", "spark")
+pq = LazyModule("pyarrow.parquet", "every connector", "spark")
 arrow_csv = LazyModule("pyarrow.csv", "the files sink", "spark")
-arrow_ipc = LazyModule("pyarrow.ipc", "every sink", "spark")
-arrow_dataset = LazyModule("pyarrow.dataset", "every sink", "spark")
-deltalake = LazyModule("deltalake", "the delta sink", "delta")
-delta_transaction = LazyModule("deltalake.transaction", "the delta sink", "delta")
-delta_exceptions = LazyModule("deltalake.exceptions", "the delta sink", "delta")
+arrow_ipc = LazyModule("pyarrow.ipc", "every connector", "spark")
+arrow_dataset = LazyModule("pyarrow.dataset", "every connector", "spark")
+deltalake = LazyModule("deltalake", "the delta connector", "delta")
+delta_transaction = LazyModule("deltalake.transaction", "the delta connector", "delta")
+delta_exceptions = LazyModule("deltalake.exceptions", "the delta connector", "delta")
 spark_sql = LazyModule("pyspark.sql", "foreach_batch with Spark DataFrames", "spark")
-adbc_sqlite = LazyModule("adbc_driver_sqlite.dbapi", "the sqlite sink", "sqlite")
+adbc_sqlite = LazyModule("adbc_driver_sqlite.dbapi", "the sqlite connector", "sqlite")
 pyspark = LazyModule("pyspark", "writing large epochs", "spark")
 spark_functions = LazyModule("pyspark.sql.functions", "writing large epochs", "spark")
-adbc_postgres_package = LazyModule("adbc_driver_postgresql", "the postgres sink", "postgres")
-adbc_postgres = LazyModule("adbc_driver_postgresql.dbapi", "the postgres sink", "postgres")
+adbc_postgres_package = LazyModule("adbc_driver_postgresql", "the postgres connector", "postgres")
+adbc_postgres = LazyModule("adbc_driver_postgresql.dbapi", "the postgres connector", "postgres")
 confluent_kafka = LazyModule("confluent_kafka", "the kafka connector", "kafka")
 confluent_admin = LazyModule("confluent_kafka.admin", "the kafka connector", "kafka")
-pymysql = LazyModule("pymysql", "reading from MySQL", "mysql-cdc")
-pymysql_cursors = LazyModule("pymysql.cursors", "reading from MySQL", "mysql-cdc")
+pymysql = LazyModule("pymysql", "the mysql connector", "mysql-cdc")
+pymysql_cursors = LazyModule("pymysql.cursors", "the mysql connector", "mysql-cdc")
 psycopg = LazyModule("psycopg", "the postgres_cdc source", "postgres-cdc")
 psycopg_pq = LazyModule("psycopg.pq", "the postgres_cdc source", "postgres-cdc")

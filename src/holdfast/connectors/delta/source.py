@@ -11,7 +11,7 @@ from holdfast.connectors.delta.feed import RAISE_LOG_RETENTION, Feed, Position
 from holdfast.connectors.delta.folder import local_path
 from holdfast.connectors.delta.settings import FORMAT, STARTING_OFFSET, STORAGE_OPTIONS, TUNING, DeltaSettings, Limits
 from holdfast.connectors.delta.versions import TableLog
-from holdfast.connectors.extras import LazyModule
+from holdfast.connectors.extras import deltalake
 from holdfast.core.sources import Lag, Offsets, SourceContext, SourceSpec
 from holdfast.errors import PipelineDefinitionError, SourceError, SourceHistoryLost
 
@@ -28,7 +28,7 @@ Beginning = str | int | datetime
 
 def delta_source(settings: DeltaSettings, starting: Beginning) -> SourceSpec:
     """Describe a Delta table as a source."""
-    LazyModule("deltalake", "the delta source", "delta").require()
+    deltalake.require()
     return SourceSpec(
         FORMAT,
         settings.options(),

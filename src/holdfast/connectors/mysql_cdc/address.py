@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from holdfast.errors import PipelineDefinitionError
 from holdfast.secrets import scrub
 
+_EXPECTED = "mysql://user:password@host:3306/database"
 _SCHEMES = ("mysql", "mariadb")
 _DEFAULT_PORT = 3306
 _CONNECT_SECONDS = 10
@@ -27,12 +28,12 @@ class Address:
 
     def __init__(self, url: str, user: str = "the mysql_cdc source") -> None:
         if url.partition("://")[0] not in _SCHEMES:
-            raise PipelineDefinitionError(f"{user} needs a URL such as mysql://user:password@host:3306/database")
+            raise PipelineDefinitionError(f"{user} needs a URL such as {_EXPECTED}")
         if not _URL.fullmatch(url):
             # Not shown: a password with a slash in it makes a part of itself the host.
             raise PipelineDefinitionError(
-                f"the URL of {user} cannot be read: in names and passwords, characters such as / @ ? # % "
-                "must be percent-encoded (%2F, %40, %3F, %23, %25)"
+                f"the URL of {user} cannot be read: it is like {_EXPECTED}, and in names and passwords characters "
+                "such as / @ ? # % must be percent-encoded (%2F, %40, %3F, %23, %25)"
             )
         parts = urlsplit(url)
         self.url = url

@@ -21,6 +21,7 @@ class DeltaReference:
     form = TableForm()
 
     def __init__(self, path: str, *, copy: bool, storage_options: Mapping[str, str] | None) -> None:
+        deltalake.require()
         self._path = path if "://" in path else os.path.abspath(os.path.expanduser(path))
         self._options = None if storage_options is None else dict(storage_options)
         self.copied = copy

@@ -25,6 +25,7 @@ class MysqlTable(QueryTable):
     connector = "mysql"
 
     def __init__(self, url: str, *, query: str, schema: str | None, statement_seconds: float) -> None:
+        pymysql.require()
         super().__init__(query, schema)
         self._address = Address(url, "the mysql table")
         self._seconds = statement_seconds

@@ -21,6 +21,7 @@ class PostgresTable(QueryTable):
     connector = "postgres"
 
     def __init__(self, url: str, *, query: str, schema: str | None, statement_seconds: float) -> None:
+        adbc_postgres.require()
         super().__init__(query, schema)
         self._address = Address(url, "the postgres table")
         self._limit_ms = max(1, round(statement_seconds * 1000))
