@@ -38,14 +38,18 @@ def undisturbed(
     return run
 
 
+Moment = tuple[int, type[Event], str, str | None]
+"""An epoch, a kind of event, a step, and a sink if the step is one's."""
+
+
 class Crash(BaseException):
     """The end of a run at a chosen moment. Not an Exception, so that nothing handles it."""
 
 
 class CrashAt:
-    """An observer that ends the run at `(epoch, event type, step, sink)` and remembers recovery reports."""
+    """An observer that ends the run at a moment and remembers recovery reports."""
 
-    def __init__(self, moment: tuple[int, type[Event], str, str | None] | None = None) -> None:
+    def __init__(self, moment: Moment | None = None) -> None:
         self._moment = moment
         self.reports: list[dict[str, Any]] = []
 
@@ -79,7 +83,7 @@ class Lab:
 
     def run(
         self,
-        crash: tuple[int, type[Event], str, str | None] | None = None,
+        crash: Moment | None = None,
         *,
         options: dict[str, Any] | None = None,
         **run: Any,

@@ -15,7 +15,7 @@ from holdfast import open_store, sinks, sources
 from holdfast.engine.events import StepFinished, StepStarted
 from holdfast.errors import SourceError, SourceHistoryLost
 from holdfast.spark.pipeline import Pipeline
-from spark.conftest import Crash, CrashAt, flip
+from spark.conftest import Crash, CrashAt
 
 
 class Lake:
@@ -99,16 +99,6 @@ def test_a_manifest_says_which_version_comes_next_and_how_far_that_is(lake: Lake
     assert position.metadata["table"] == lake.table
 
 
-def test_a_damaged_checkpoint_is_made_up_for_by_reading_its_versions_again(lake: Lake) -> None:
-    lake.append(3)
-    lake.run()
-    newest = sorted((lake.base / "store" / "checkpoints").glob("checkpoint_*"))[-1]
-    flip(newest / "manifest.json", 300)
-    lake.append(2)
-    assert lake.run()
-    assert lake.read() == lake.written
-
-
 @pytest.mark.long
 def test_a_version_without_rows_does_no_harm(lake: Lake) -> None:
     lake.append(1)
@@ -118,17 +108,6 @@ def test_a_version_without_rows_does_no_harm(lake: Lake) -> None:
     lake.append(1)
     assert lake.run()
     assert lake.read() == lake.written
-
-
-def test_vacuumed_files_stop_the_pipeline_by_their_name(lake: Lake) -> None:
-    lake.append(1)
-    lake.run()
-    lake.append(1)
-    table = DeltaTable(lake.table)
-    table.optimize.compact()
-    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-    with pytest.raises(SourceHistoryLost, match="3 of the next 3 files"):
-        lake.run()
 
 
 def test_what_workers_and_planner_find_is_told_as_it_is(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ _NOT_REPLAYABLE = {
 }
 _SECRET_WORDS = ("password", "secret", "token", "jaas", "credential", "access.key", "accesskey")
 _FILE_FORMATS = ("parquet", "json", "csv", "orc", "text")
+_MOST_FILES, _MOST_BYTES = "maxFilesPerTrigger", "maxBytesPerTrigger"
 _LOSSY_FILE_OPTIONS = {
     "cleansource": "it removes files that a replay would need",
     "ignoremissingfiles": "a replay could silently read less",
@@ -27,9 +28,16 @@ def file_source(
     if format not in _FILE_FORMATS:
         raise PipelineDefinitionError(f"unknown file format '{format}', use one of {', '.join(_FILE_FORMATS)}")
     _refuse_lossy(options)
-    limit = {} if max_files is None else {"maxFilesPerTrigger": str(max_files)}
+    limit = {} if max_files is None else {_MOST_FILES: str(max_files)}
     given = {key: option_text(value) for key, value in options.items()}
-    return SourceSpec(format, {**given, **limit, "path": path}, schema, read_offsets=_file_offsets)
+    return SourceSpec(
+        format,
+        {**given, **limit, "path": path},
+        schema,
+        read_offsets=_file_offsets,
+        tuning_options=frozenset({_MOST_FILES, _MOST_BYTES}),
+        connector="files",
+    )
 
 
 def _refuse_lossy(options: Mapping[str, Any]) -> None:

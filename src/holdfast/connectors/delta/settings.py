@@ -15,8 +15,9 @@ STARTING_OFFSET = "starting_offset"
 STORAGE_OPTIONS = "secret_storage_options"
 """Spark itself hides options with such a name."""
 LIMITS = ("max_files", "max_versions", "max_bytes")
-TUNING = frozenset({*LIMITS, "partitions"})
-"""Options that change how much is read at once, never what is read."""
+_NUMBERS = (*LIMITS, "partitions")
+TUNING = frozenset({*_NUMBERS, "on_history_lost"})
+"""Options that may change at any time: they say how much is read at once, and what is done about an accident."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class DeltaSettings:
     @classmethod
     def of_options(cls, options: Mapping[str, str]) -> "DeltaSettings":
         """Read Spark's options."""
-        numbers = {key: int(options[key]) for key in TUNING if key in options}
+        numbers = {key: int(options[key]) for key in _NUMBERS if key in options}
         limits = Limits(*(numbers.get(key) for key in LIMITS))
         storage = options.get(STORAGE_OPTIONS)
         return cls(

@@ -11,8 +11,8 @@ from holdfast.errors import PipelineDefinitionError
 FORMAT = "holdfast_mysql_cdc"
 URL = "secret_url"
 """Spark itself hides options with such a name."""
-TUNING = frozenset({"max_rows", "idle_bytes", "server_id"})
-"""Options that change how the log is read, never what is read."""
+TUNING = frozenset({"max_rows", "idle_bytes", "server_id", "on_history_lost"})
+"""Options that may change at any time: they say how the log is read, and what is done about an accident."""
 ON_HISTORY_LOST = ("stop", "continue")
 _LARGEST_ID = (1 << 32) - 2
 _OWN_IDS = 1 << 31
@@ -68,14 +68,13 @@ class CdcSettings:
 
     def options(self) -> dict[str, str]:
         """Return the options of Spark's reader."""
-        numbers = {key: str(getattr(self, key) or "") for key in sorted(TUNING)}
+        tuning = {key: str(getattr(self, key) or "") for key in sorted(TUNING)}
         return {
             URL: self.url,
             "server": self.address.server,
             "table": self.name.sql,
             "columns": json.dumps(self.columns),
-            "on_history_lost": self.on_history_lost,
-            **numbers,
+            **tuning,
         }
 
     @classmethod
