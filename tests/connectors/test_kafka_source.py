@@ -282,6 +282,8 @@ def test_spark_gets_its_own_words() -> None:
         "kafka.bootstrap.servers": "a:1",
         "kafka.security.protocol": "PLAINTEXT",
         "kafka.isolation.level": "read_committed",
+        "kafka.fetch.max.wait.ms": "10",
+        "kafka.max.poll.records": "20000",
         "subscribe": "x,y",
         "maxOffsetsPerTrigger": "5",
         "failOnDataLoss": "false",
@@ -296,9 +298,11 @@ def test_a_source_stays_the_same_when_it_is_tuned_and_when_its_login_changes() -
     """Goal: going on after history was lost, or with smaller epochs, needs nobody's approval."""
     before = sources.kafka("a:1", topics="t").identity()
     login = {"username": "u", "password": "hunter22", "security_protocol": "SASL_PLAINTEXT"}
+    fetching = {"minPartitions": 4, "kafka.max.poll.records": 100}
     tuned = sources.kafka(
-        "a:1", topics="t", max_records=5, on_history_lost="continue", starting="latest", minPartitions=4, **login
+        "a:1", topics="t", max_records=5, on_history_lost="continue", starting="latest", **fetching, **login
     )
+    assert tuned.options["kafka.max.poll.records"] == "100"
     assert tuned.identity() == before
     assert sources.kafka("a:1", topics="other").identity() != before
     assert sources.kafka("b:1", topics="t").identity() != before

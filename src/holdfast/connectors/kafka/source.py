@@ -35,7 +35,26 @@ _SAID_OTHERWISE = {
     "kafka.ssl.truststore.type": "ca_file",
 }
 """Options of Spark that are ours, and the setting that stands for each."""
-_TUNING = ("failondataloss", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "minpartitions")
+_FETCHING = {
+    # At the end of a topic Spark asks for its offsets behind a fetch that waits this long: by default half a second.
+    "kafka.fetch.max.wait.ms": "10",
+    # It asks for them once for so many records: by default 500.
+    "kafka.max.poll.records": "20000",
+}
+"""How Spark's consumers fetch, unless the user says otherwise."""
+_TUNING = frozenset(
+    {
+        "failondataloss",
+        "maxoffsetspertrigger",
+        "minoffsetspertrigger",
+        "maxtriggerdelay",
+        "minpartitions",
+        "kafka.fetch.min.bytes",
+        "kafka.fetch.max.bytes",
+        "kafka.max.partition.fetch.bytes",
+        *_FETCHING,
+    }
+)
 """What may be changed at any time; how to log in is among it too."""
 
 
@@ -60,7 +79,7 @@ def kafka_source(
         if (ours := _SAID_OTHERWISE.get(key.lower())) is not None:
             raise PipelineDefinitionError(f"the option '{key}' is not given to Spark: use {ours}")
     stop = on_history_lost == "stop"
-    given = {_ISOLATION: READ_COMMITTED, **{key: option_text(value) for key, value in options.items()}}
+    given = {_ISOLATION: READ_COMMITTED, **_FETCHING, **{key: option_text(value) for key, value in options.items()}}
     limit = {} if max_records is None else {"maxOffsetsPerTrigger": str(max_records)}
     reading = {**given, **limit, **subscription.spark_options(), "failOnDataLoss": option_text(stop)}
     login = cluster.login_options()
