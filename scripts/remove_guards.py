@@ -39,6 +39,7 @@ PG_CDC_FAILS = "tests/connectors/test_postgres_cdc_failures.py"
 KAFKA = ("tests/connectors/test_kafka_sink.py", "-k", "not spark")
 KAFKA_FAILS = ("tests/connectors/test_kafka_failures.py",)
 KAFKA_CONTRACT = (*SINKS, "-k", "kafka")
+SPOOL = ("tests/connectors/test_spool.py",)
 SYNC = "tests/sync/test_sync_"
 TAKE_OVER = (f"{SYNC}takeover.py",)
 PUSH = (f"{SYNC}push.py",)
@@ -762,6 +763,34 @@ GUARDS = [
         "            expect_rows(sent, token.rows)\n",
         "",
         KAFKA_CONTRACT,
+    ),
+    Guard(
+        "spool: rows wait where the checkpoints are",
+        "connectors/spool.py",
+        "        if self._copies is not None:\n            for file in files:\n",
+        "        if self._copies is not None:\n            for file in []:\n",
+        SPOOL,
+    ),
+    Guard(
+        "spool: a copy is compared before it is shown",
+        "connectors/spool.py",
+        "            check_staged(folder, files, deeply=True)\n",
+        "",
+        SPOOL,
+    ),
+    Guard(
+        "spool: copies of dead attempts are removed",
+        "connectors/spool.py",
+        '                if _names(name.partition("/")[0], goes):\n',
+        "                if False:\n",
+        SPOOL,
+    ),
+    Guard(
+        "spool: a ledger goes where the checkpoints are",
+        "connectors/spool_ledger.py",
+        "        self._folder, self._elsewhere = os.path.abspath(context.spool), context.spool_copies\n",
+        "        self._folder, self._elsewhere = os.path.abspath(context.spool), None\n",
+        SPOOL,
     ),
     Guard(
         "Kafka sink: a marker topic that forgets is refused",

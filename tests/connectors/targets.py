@@ -30,6 +30,7 @@ from holdfast.core.contracts import (
     SinkContext,
     Token,
 )
+from holdfast.stores.materials import open_materials
 
 TIMELINE = UUID("01890a5d-ac96-774b-bcce-b302099a8057")
 OTHER_TIMELINE = UUID("01890a5d-ffff-7aaa-8bbb-000000000001")
@@ -215,6 +216,8 @@ def _foreach(directory: Path) -> Sink:
 
 
 IN_TABLE, IN_NOTES, IN_FOLDER = "target/holdfast-*.parquet", "target/_holdfast/*/*", "target/.holdfast-staging/*/*"
+BESIDE = "beside"
+"""Where machines that share the checkpoints have copies of what they spool."""
 IN_DATABASE, IN_SPOOL = "target/*.holdfast-staging/*", "spool/*/*"
 
 TARGETS = [
@@ -309,8 +312,9 @@ class Writer:
         adopt_epoch: int = 0,
         schema: pa.Schema = SCHEMA,
         pipeline: str = "shop",
+        machine: str | None = None,
     ) -> None:
-        self.sink = bound(target, directory, schema, pipeline)
+        self.sink = bound(target, directory, schema, pipeline, machine)
         self.schema, self.timeline, self.generation = schema, timeline, generation
         owner = Owner(pipeline, timeline, generation)
         self.opened = self.sink.open(owner, on_foreign=on_foreign, adopt_epoch=adopt_epoch)
@@ -352,10 +356,18 @@ class Writer:
         return outcome
 
 
-def bound(target: Target, directory: Path, schema: pa.Schema = SCHEMA, pipeline: str = "shop") -> Sink:
-    """Return a sink that knows its context and nothing else."""
+def bound(
+    target: Target,
+    directory: Path,
+    schema: pa.Schema = SCHEMA,
+    pipeline: str = "shop",
+    machine: str | None = None,
+) -> Sink:
+    """Return a sink that knows its context and nothing else; `machine`: one of several that share the checkpoints."""
     sink = target.make(directory)
-    sink.bind(SinkContext("out", pipeline, schema, target.output_mode, str(directory / "spool")))
+    spool = str(directory / (machine or "spool"))
+    copies = None if machine is None else open_materials(str(directory / BESIDE))
+    sink.bind(SinkContext("out", pipeline, schema, target.output_mode, spool, copies))
     return sink
 
 

@@ -1,5 +1,6 @@
 """Forgetting everything: on every kind of storage, with zombies, crashes on the way and savepoints."""
 
+import os
 import uuid
 from pathlib import Path
 
@@ -12,11 +13,11 @@ from holdfast.core.progress import ProgressRecord
 from holdfast.engine.checkpoints import CheckpointWriter
 from holdfast.engine.clearing import clear_store, is_clear
 from holdfast.engine.fencing import take_over
-from holdfast.engine.places import materials_of
+from holdfast.engine.places import materials_of, spool_root
 from holdfast.errors import Fenced, InvalidRequest
 from holdfast.stores.store import DurableCheckpointStore
 from holdfast.stores.urls import open_store
-from stores.places import BUCKET
+from stores.places import BUCKET, S3_OPTIONS
 
 BUCKET_URL = f"s3://{BUCKET}"
 
@@ -139,6 +140,36 @@ def test_an_empty_store_stays_as_it_is(store: DurableCheckpointStore) -> None:
     started = begun(store).last
     assert clear_store(store, "orders") == []
     assert store.list_ids() == [started.checkpoint_id]
+
+
+def test_rows_wait_where_the_checkpoints_are(store: DurableCheckpointStore, url: str) -> None:
+    """In a bucket they wait beside the checkpoints too; for a directory or memory nobody else could go on."""
+    directory, copies = spool_root(store, "orders").of("db")
+    seal(begun(store))
+    if not url.startswith("s3://"):
+        assert copies is None
+        assert directory == str(Path(url if "://" not in url else ".holdfast/orders").absolute() / "spool" / "db")
+        return
+    assert copies is not None
+    assert copies.place == f"{url}/spool/db"
+    copies.put("waiting/part", b"rows")
+    assert is_clear(store) is False
+    clear_store(store, "orders")
+    assert copies.names() == []
+
+
+def test_files_beside_the_checkpoints_are_opened_like_the_store(
+    s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    options = {**S3_OPTIONS, "endpoint": s3_endpoint, "allow_http": "true"}
+    store = open_store(f"{BUCKET_URL}/{uuid.uuid4().hex}", options=options)
+    materials_of(store, "orders").put("tables/a", b"rows")
+    copies = spool_root(store, "orders").copies
+    assert copies is not None
+    copies.put("db/a", b"rows")
+    assert materials_of(store, "orders").names() + copies.names() == ["tables/a", "db/a"]
 
 
 def test_what_the_machine_keeps_for_the_pipeline_goes_and_nothing_else(tmp_path: Path) -> None:

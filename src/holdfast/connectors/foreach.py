@@ -5,9 +5,8 @@ runs, it is called again with the same rows and the same key. With `last_committ
 which epoch it has, so an epoch that arrived is not handed over again.
 """
 
-import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -15,18 +14,10 @@ from holdfast.connectors import disk_trouble
 from holdfast.connectors.arrow_types import plain_schema
 from holdfast.connectors.extras import pa, spark_sql
 from holdfast.connectors.ledger import REWINDS, LedgerRecord, claim, fenced, must_commit
-from holdfast.connectors.parquet_files import (
-    StagedFile,
-    check_staged,
-    expect_rows,
-    read_batches,
-    read_parquet,
-    row_count,
-    stage_parquet,
-)
+from holdfast.connectors.parquet_files import expect_rows, read_batches, read_parquet, row_count
 from holdfast.connectors.spool import Spool
 from holdfast.connectors.spool_ledger import SpoolLedger
-from holdfast.connectors.staging import STAGED, StagedName, reading_back
+from holdfast.connectors.staging import STAGED, reading_back
 from holdfast.core.contracts import (
     CommitOutcome,
     EpochRef,
@@ -81,7 +72,6 @@ class ForeachBatchSink:
             raise PipelineDefinitionError(f"rows come as 'arrow' or 'spark', not '{rows_as}'")
         self.guarantee = _AT_LEAST_ONCE if last_committed is None else _EXACTLY_ONCE
         self._function, self._last_committed, self._rows_as = function, last_committed, rows_as
-        self._prepared: set[StagedName] = set()
 
     def identity(self) -> dict[str, Any]:
         """Return what makes this sink this sink."""
@@ -90,12 +80,11 @@ class ForeachBatchSink:
 
     def bind(self, context: SinkContext) -> None:
         """Take the context."""
-        self._name, self._spool = context.name, Spool(context.spool, context.name)
+        self._spool, self._ledger = Spool(context), SpoolLedger(context)
         self._schema = plain_schema(context.schema)
-        self._ledger = SpoolLedger(self._spool.place)
 
     def open(self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0) -> LedgerState:
-        """Claim the ledger on this machine. It cannot remove what the function wrote for another timeline."""
+        """Claim the ledger beside the spool. It cannot remove what the function wrote for another timeline."""
         self._owner = owner
         with disk_trouble.may_pass("claiming the spool"), self._ledger.locked():
             decided = claim(self._ledger.read(), None, owner, on_foreign, adopt_epoch)
@@ -113,35 +102,27 @@ class ForeachBatchSink:
 
     def prepare(self, rows: Rows, ref: EpochRef) -> Prepared:
         """Spool the rows, flushed."""
-        staged = StagedName.of(self._name, ref)
         with disk_trouble.may_pass("spooling rows"):
-            self._spool.make()
-            files = stage_parquet(rows, self._spool.folder(staged), self._schema)
-        self._prepared.add(staged)
-        payload = {STAGED: str(staged), "files": [asdict(file) for file in files]}
+            payload = self._spool.stage(rows, ref, self._schema)
         return Prepared(rows.count, {REWINDS: self._rewinds, **payload})
 
     def commit(self, token: Token) -> CommitOutcome:
         """Hand the rows over, unless the target has them; then remember it here."""
-        staged = StagedName.of_token(self._name, self._owner.timeline, token)
         with disk_trouble.may_pass("handing rows over"), self._ledger.locked():
             found = self._ledger.read()
             record = None if found is None else self._asked(found)
             outcome = CommitOutcome.ALREADY_DONE
             if must_commit(record, self._owner, token):
-                self._hand_over(staged, token)
+                self._hand_over(token)
                 outcome = CommitOutcome.DONE
             assert found is not None
             self._ledger.write(found.after(token))
-            self._spool.remove(staged)
-        self._prepared.discard(staged)
+            self._spool.remove(token)
         return outcome
 
-    def _hand_over(self, staged: StagedName, token: Token) -> None:
-        folder = self._spool.folder(staged)
-        files = [StagedFile(**file) for file in token.payload["files"]]
-        check_staged(folder, files, deeply=staged not in self._prepared)
-        paths = [os.path.join(folder, file.path) for file in files]
+    def _hand_over(self, token: Token) -> None:
+        self._spool.check(token)
+        paths = self._spool.paths(token.payload)
         expect_rows(sum(map(row_count, paths)), token.rows)
         key = BatchKey(self._owner.timeline, token.epoch)
         try:
@@ -172,16 +153,16 @@ class ForeachBatchSink:
     def staged(self, token: Token) -> Any:
         """Read spooled rows, verified."""
         folder = self._spool.folder(token.payload[STAGED])
-        files = [StagedFile(**file) for file in token.payload["files"]]
         with disk_trouble.may_pass("reading spooled rows"), reading_back(folder):
-            check_staged(folder, files, deeply=True)
-            rows = pa.concat_tables(read_parquet(os.path.join(folder, f.path), self._schema) for f in files)
+            self._spool.check(token, deeply=True)
+            rows = pa.concat_tables(read_parquet(path, self._schema) for path in self._spool.paths(token.payload))
         expect_rows(rows.num_rows, token.rows)
         return rows
 
     def ledger(self) -> LedgerState | None:
-        """Ask the target when it can be asked, else the ledger on this machine."""
-        record = self._ledger.read()
+        """Ask the target when it can be asked, else the ledger beside the spool."""
+        with disk_trouble.may_pass("asking the ledger"):
+            record = self._ledger.read()
         return None if record is None else self._asked(record).state()
 
     def rewind(self, to_epoch: int) -> RewindOutcome:

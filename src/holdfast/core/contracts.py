@@ -13,6 +13,8 @@ from enum import StrEnum
 from typing import Any, Protocol
 from uuid import UUID
 
+from holdfast.core.sources import Materials
+
 
 @dataclass(frozen=True)
 class Guarantee:
@@ -23,7 +25,7 @@ class Guarantee:
     fences: bool = True
     """Whether the target itself refuses a writer of an older generation, on whatever machine that runs."""
     spools: bool = False
-    """Whether staged rows are on the machine that prepared them: another one cannot show them."""
+    """Whether staged rows are beside the checkpoints: who goes on from a copy of those cannot show them."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,8 @@ class SinkContext:
     """`append`, or `update` (a row replaces the earlier one with its key)."""
     spool: str
     """A local directory for sinks whose target cannot hold staged rows; survives a restart on this machine."""
+    spool_copies: Materials | None = None
+    """Where staged rows must be as well, because the checkpoints are not on a disk of this machine."""
 
 
 class Sink(Protocol):

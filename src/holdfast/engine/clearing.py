@@ -10,8 +10,9 @@ import shutil
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.manifest import CheckpointManifest
+from holdfast.core.sources import Materials
 from holdfast.engine.fencing import take_over
-from holdfast.engine.places import local_base, materials_of, spool_directory
+from holdfast.engine.places import local_base, materials_of, spool_root
 from holdfast.errors import InvalidRequest
 from holdfast.stores.store import DurableCheckpointStore
 
@@ -31,10 +32,11 @@ def clear_store(
     """
     refuse_savepoints(store)
     removed = [] if is_clear(store) else store.remove_abandoned(take_over(store, fresh=True, clock=clock).fence)
-    materials = materials_of(store, pipeline)
-    for name in materials.names():
-        materials.remove(name)
-    shutil.rmtree(spool_directory(store, pipeline), ignore_errors=True)
+    spool = spool_root(store, pipeline)
+    _remove_all(materials_of(store, pipeline))
+    if spool.copies is not None:
+        _remove_all(spool.copies)
+    shutil.rmtree(spool.directory, ignore_errors=True)
     _remove_generations(work_dir or os.path.join(local_base(store, pipeline), "work"))
     return removed
 
@@ -51,6 +53,11 @@ def refuse_savepoints(store: DurableCheckpointStore) -> None:
             f"{store.describe()} has savepoints ({', '.join(names)}): release them first, with "
             "'holdfast savepoint release', or keep the store"
         )
+
+
+def _remove_all(files: Materials) -> None:
+    for name in files.names():
+        files.remove(name)
 
 
 def _remove_generations(work_root: str) -> None:

@@ -1,13 +1,12 @@
 """A person's word about a pipeline: approving a change, and what to do with an epoch that a sink does not show."""
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from holdfast.core.contracts import Sink, SinkContext
-from holdfast.engine.places import spool_directory
+from holdfast.engine.places import spool_root
 from holdfast.engine.resolution import OwedEpoch, approve, discard_epoch, epoch_to_file, owed_epoch
 from holdfast.errors import InvalidRequest
 from holdfast.interfaces import late
@@ -72,8 +71,8 @@ def _bound(file: PipelineFile, store: DurableCheckpointStore, owed: OwedEpoch, s
     entry = next((entry for entry in file.sinks if entry.name == owed.sink), None)
     if entry is None:
         raise InvalidRequest(f"{file.path} has no sink '{owed.sink}', whose settings say where its rows are")
-    spool = os.path.join(spool_directory(store, file.name), owed.sink)
+    spool = spool_root(store, file.name).of(owed.sink)
     output_mode = str(file.settings.get("output_mode", "append"))
-    entry.sink.bind(SinkContext(owed.sink, file.name, schema, output_mode, spool))
+    entry.sink.bind(SinkContext(owed.sink, file.name, schema, output_mode, *spool))
     with contextlib.closing(entry.sink):
         yield entry.sink

@@ -1,6 +1,5 @@
 """What a definition means once its query is built: facts for every manifest, columns for every sink."""
 
-import os
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
@@ -10,6 +9,7 @@ from holdfast.core.contracts import SinkContext
 from holdfast.core.status import PermanentSuspendError
 from holdfast.engine.coordinator import SCHEMA_PARTS, PipelineFacts
 from holdfast.engine.identity import fingerprint
+from holdfast.engine.places import SpoolRoot
 from holdfast.spark.definition import BuiltQuery, Definition, definition_identity
 
 
@@ -26,14 +26,14 @@ def pipeline_facts(definition: Definition, built: BuiltQuery) -> PipelineFacts:
 
 
 def bind_sinks(
-    definition: Definition, columns: Mapping[str, StructType], spark: SparkSession, spool_root: str
+    definition: Definition, columns: Mapping[str, StructType], spark: SparkSession, spools: SpoolRoot
 ) -> dict[str, bytes]:
     """Tell every sink its columns and where it may put files; return the columns as parts of a progress record."""
     parts: dict[str, bytes] = {}
     for name, struct in columns.items():
         schema = spark.createDataFrame([], struct).toArrow().schema
-        spool = os.path.join(spool_root, name)
-        definition.sinks[name].sink.bind(SinkContext(name, definition.name, schema, definition.output_mode, spool))
+        context = SinkContext(name, definition.name, schema, definition.output_mode, *spools.of(name))
+        definition.sinks[name].sink.bind(context)
         parts[f"{SCHEMA_PARTS}{name}"] = schema.serialize().to_pybytes()
     return parts
 

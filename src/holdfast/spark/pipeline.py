@@ -16,7 +16,7 @@ from holdfast.core.tables import TableSpec
 from holdfast.engine.delivery import DeliverySettings
 from holdfast.engine.events import LogObserver, Observer, Observers
 from holdfast.engine.identity import OnChange
-from holdfast.engine.places import local_base, materials_of, spool_directory
+from holdfast.engine.places import local_base, materials_of, spool_root
 from holdfast.engine.requests import CheckpointRequests
 from holdfast.engine.startup import Start, StartOptions
 from holdfast.engine.sync.link import open_link, refuse_unfenced
@@ -193,7 +193,7 @@ class Pipeline:
             spark,
             store,
             self._work_root(store),
-            spool_directory(store, self.name),
+            spool_root(store, self.name),
             materials_of(store, self.name),
             options=options,
             delivery=self._delivery,

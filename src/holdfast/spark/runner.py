@@ -19,6 +19,7 @@ from holdfast.engine.delivery import Delivery, DeliverySettings
 from holdfast.engine.events import Observer, Observers, Recovered, Stopped, step
 from holdfast.engine.history import HistoryObserver
 from holdfast.engine.housekeeping import Housekeeping
+from holdfast.engine.places import SpoolRoot
 from holdfast.engine.requests import CheckpointRequests, SealAgain
 from holdfast.engine.startup import Start, StartOptions, Startup
 from holdfast.engine.sync.service import open_sync
@@ -47,7 +48,7 @@ class Runner:
         spark: SparkSession,
         store: DurableCheckpointStore,
         work_root: str,
-        spool_root: str,
+        spools: SpoolRoot,
         materials: Materials,
         *,
         options: StartOptions,
@@ -61,7 +62,7 @@ class Runner:
         sync: SyncSettings | None = None,
     ) -> None:
         self.definition, self.store, self.requests = definition, store, requests
-        self._spark, self._work_root, self._spool_root = spark, work_root, spool_root
+        self._spark, self._work_root, self._spools = spark, work_root, spools
         self._materials = materials
         self._options, self._settings, self._clock = options, delivery, clock
         self._history = HistoryObserver(store.history, clock)
@@ -111,7 +112,7 @@ class Runner:
         options = self._options if self.sync is None else self.sync.begin(self._options)
         witness: Witness = NO_WITNESS if self.sync is None else self.sync.witness
         columns = self._tables.bind(self.store, self.built.schemas, self._spark)
-        self._schema_parts = bind_sinks(self.definition, columns, self._spark, self._spool_root)
+        self._schema_parts = bind_sinks(self.definition, columns, self._spark, self._spools)
         sinks = {name: entry.sink for name, entry in self.definition.sinks.items()}
         facts = pipeline_facts(self.definition, self.built)
         settings, observer, clock = self._settings, self._observer, self._clock

@@ -5,6 +5,7 @@ Spark's workers can read them too; on object storage their credentials come from
 """
 
 import contextlib
+import functools
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -152,7 +153,7 @@ class BucketMaterials:
 
     def names(self, prefix: str = "") -> list[str]:
         """List the objects."""
-        bucket, key = open_bucket(self.place, self.options)
+        bucket, key = self._opened
         return sorted(name for name in bucket.list(key) if name.startswith(prefix))
 
     def sweep(self) -> None:
@@ -167,8 +168,16 @@ class BucketMaterials:
         """Return a longer prefix."""
         return BucketMaterials(f"{self.place.rstrip('/')}/{_checked(prefix)}", self.options)
 
+    @functools.cached_property
+    def _opened(self) -> tuple[Bucket, str]:
+        return open_bucket(self.place, self.options)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave connections behind when Spark's workers are told where the files are."""
+        return {"place": self.place, "options": self.options}
+
     def _object(self, name: str) -> tuple[Bucket, str]:
-        bucket, prefix = open_bucket(self.place, self.options)
+        bucket, prefix = self._opened
         return bucket, f"{prefix}/{_checked(name)}".lstrip("/")
 
 

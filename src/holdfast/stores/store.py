@@ -3,7 +3,7 @@
 import builtins
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.buffers import Buffer
@@ -42,8 +42,11 @@ class DurableCheckpointStore:
         retain: int | None = 10,
         vnode_count: int = DEFAULT_VNODE_COUNT,
         clock: Clock = SYSTEM_CLOCK,
+        options: Mapping[str, str] | None = None,
     ) -> None:
         self._medium = medium
+        self.options: Mapping[str, str] = options or {}
+        """What the storage was opened with: for whoever opens the files beside the checkpoints. May hold secrets."""
         self._retain = retain
         self._vnode_count = vnode_count
         self._clock = clock

@@ -57,7 +57,7 @@ def open_store(
     medium = open_medium(os.fspath(url_or_path), options or {}, read_only=read_only)
     if not read_only:
         medium.prepare()
-    return DurableCheckpointStore(medium, retain=retain, vnode_count=vnode_count)
+    return DurableCheckpointStore(medium, retain=retain, vnode_count=vnode_count, options=options)
 
 
 def open_medium(url: str, options: Mapping[str, str], *, read_only: bool) -> Medium:

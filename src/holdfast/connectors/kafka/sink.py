@@ -1,13 +1,12 @@
 """The Kafka sink: the rows of an epoch and a marker that says so are ONE transaction.
 
 Kafka cannot keep rows that nobody sees yet beyond the life of the process that sent them. So `prepare` spools them,
-flushed, on this machine. `commit` takes the place of every earlier producer, reads the marker topic to its end, and
+durably. `commit` takes the place of every earlier producer, reads the marker topic to its end, and
 sends the spooled rows and the new marker in one transaction (`kafka_ledger`). After a crash at any moment the marker
 says whether that happened.
 """
 
 import contextlib
-import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -22,9 +21,9 @@ from holdfast.connectors.kafka.marker import MarkerKey, MarkerReader, Markers
 from holdfast.connectors.kafka.messages import MessageBatch, MessageColumns, Messages
 from holdfast.connectors.kafka.sink_topics import SinkTopics, topic_name
 from holdfast.connectors.ledger import REWINDS, LedgerRecord, claim, fenced, must_commit
-from holdfast.connectors.parquet_files import StagedFile, check_staged, expect_rows, read_parquet, stage_parquet
+from holdfast.connectors.parquet_files import expect_rows, read_parquet
 from holdfast.connectors.spool import Spool
-from holdfast.connectors.staging import STAGED, StagedName, reading_back
+from holdfast.connectors.staging import STAGED, reading_back
 from holdfast.core.contracts import (
     CommitOutcome,
     EpochRef,
@@ -81,7 +80,6 @@ class KafkaSink:
         self._compression, self._transaction_seconds = compression, transaction_seconds
         self._clients = Clients(cluster, _PATIENCE_SECONDS)
         self._topics = SinkTopics(self._clients, create=create)
-        self._prepared: set[StagedName] = set()
         self._held = contextlib.ExitStack()
 
     def identity(self) -> dict[str, Any]:
@@ -99,7 +97,7 @@ class KafkaSink:
         """Take the context; refuse columns that no message can be made of."""
         if context.output_mode == "update" and self._columns.key is None:
             raise PipelineDefinitionError("output mode 'update' replaces rows: give the kafka sink a key")
-        self._name, self._spool = context.name, Spool(context.spool, context.name)
+        self._spool = Spool(context)
         self._key = MarkerKey(context.pipeline, context.name, self._topic)
         self._schema = plain_schema(context.schema)
         self._messages = Messages(self._columns, self._schema)
@@ -171,43 +169,37 @@ class KafkaSink:
 
     def prepare(self, rows: Rows, ref: EpochRef) -> Prepared:
         """Spool the rows, flushed, and look whether the topic would take them."""
-        staged, messages = StagedName.of(self._name, ref), self._messages
-        folder = self._spool.folder(staged)
+        messages = self._messages
         with disk_trouble.may_pass("spooling rows"):
-            self._spool.make()
-            files = stage_parquet(messages.spooled(rows), folder, messages.spool_schema)
+            payload = self._spool.stage(messages.spooled(rows), ref, messages.spool_schema)
             if self._columns.partition is not None:
                 self._limits = self._topics.limits(self._topic)
-            for file in files:
-                messages.check(messages.read(os.path.join(folder, file.path)), self._limits)
-        self._prepared.add(staged)
-        payload = {STAGED: str(staged), "files": [asdict(file) for file in files]}
+            for path in self._spool.paths(payload):
+                messages.check(messages.read(path), self._limits)
         return Prepared(rows.count, {REWINDS: self._rewinds, **payload})
 
     def commit(self, token: Token) -> CommitOutcome:
         """Send spooled rows and the marker in one transaction, unless the marker is there."""
-        staged = StagedName.of_token(self._name, self._owner.timeline, token)
         with disk_trouble.may_pass("committing"):
-            outcome = self._ledger.change(lambda markers: self._show(markers, staged, token))
-            self._spool.remove(staged)
-        self._prepared.discard(staged)
+            outcome = self._ledger.change(lambda markers: self._show(markers, token))
+            self._spool.remove(token)
         return outcome
 
-    def _show(self, markers: Markers, staged: StagedName, token: Token) -> CommitOutcome:
+    def _show(self, markers: Markers, token: Token) -> CommitOutcome:
         record = markers.of(self._key)
         if not must_commit(record, self._owner, token):
             return CommitOutcome.ALREADY_DONE
         assert record is not None
-        self._ledger.write(record.after(token), self._batches(staged, token))
+        self._ledger.write(record.after(token), self._batches(token))
         return CommitOutcome.DONE
 
-    def _batches(self, staged: StagedName, token: Token) -> Iterator[MessageBatch]:
+    def _batches(self, token: Token) -> Iterator[MessageBatch]:
         """Yield what was spooled. Fails when it is not what was sealed, at the latest behind the last message."""
-        folder, files, sent = self._spool.folder(staged), _files(token), 0
-        with _still_there(), reading_back(folder):
-            check_staged(folder, files, deeply=staged not in self._prepared)
-            for file in files:
-                for batch in self._messages.read(os.path.join(folder, file.path)):
+        sent = 0
+        with _still_there(), reading_back(self._spool.folder(token.payload[STAGED])):
+            self._spool.check(token)
+            for path in self._spool.paths(token.payload):
+                for batch in self._messages.read(path):
                     yield self._messages.batch(self._topic, batch)
                     sent += batch.num_rows
             expect_rows(sent, token.rows)
@@ -236,10 +228,10 @@ class KafkaSink:
 
     def staged(self, token: Token) -> Any:
         """Read spooled rows, verified."""
-        folder, files = self._spool.folder(token.payload[STAGED]), _files(token)
+        folder = self._spool.folder(token.payload[STAGED])
         with disk_trouble.may_pass("reading spooled rows"), reading_back(folder):
-            check_staged(folder, files, deeply=True)
-            paths = (os.path.join(folder, file.path) for file in files)
+            self._spool.check(token, deeply=True)
+            paths = self._spool.paths(token.payload)
             rows = pa.concat_tables(read_parquet(path, self._messages.spool_schema) for path in paths)
             expect_rows(rows.num_rows, token.rows)
             return self._messages.restored(rows)
@@ -267,7 +259,3 @@ def _still_there() -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise SinkError(f"staged rows are gone: {error}") from error
-
-
-def _files(token: Token) -> list[StagedFile]:
-    return [StagedFile(**file) for file in token.payload["files"]]

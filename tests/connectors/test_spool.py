@@ -1,0 +1,128 @@
+"""Rows that wait for a target that cannot keep them unseen: here, and beside checkpoints in object storage."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.targets import BESIDE, BY_NAME, TIMELINE, Files, Target, Writer, bound, orders
+from holdfast import sinks
+from holdfast.core.contracts import CommitOutcome, LedgerState
+from holdfast.errors import Fenced, RetryableSinkError, SinkError, TransientStoreError
+from holdfast.stores.materials import DirectoryMaterials
+
+HERE, THERE, COPIES = (Files(f"{place}/*/*") for place in ("a", "b", BESIDE))
+
+
+@pytest.fixture(params=["foreach-batch", "kafka"])
+def target(request: pytest.FixtureRequest) -> Target:
+    found = BY_NAME[request.param]
+    if found.needs is not None:
+        request.getfixturevalue(found.needs)
+    return found
+
+
+def test_another_machine_shows_what_a_lost_one_staged(tmp_path: Path, target: Target) -> None:
+    first = Writer(target, tmp_path, machine="a")
+    first.write(1, orders(1))
+    token = first.prepare(2, orders(2, 3))
+    second = Writer(target, tmp_path, 2, machine="b")
+    assert second.opened.epoch == 1
+    assert second.commit(token) is CommitOutcome.DONE
+    assert second.commit(token) is CommitOutcome.ALREADY_DONE
+    assert target.read(tmp_path) == orders(1, 2, 3)
+    with pytest.raises(Fenced):
+        first.commit(token)
+    second.write(3, orders(4))
+    assert target.read(tmp_path) == orders(1, 2, 3, 4)
+
+
+def test_nothing_waits_any_more_for_an_epoch_that_is_shown(tmp_path: Path, target: Target) -> None:
+    writer = Writer(target, tmp_path, machine="a")
+    token = writer.prepare(1, orders(1))
+    assert HERE.staged(tmp_path)
+    assert COPIES.staged(tmp_path)
+    writer.commit(token)
+    assert HERE.staged(tmp_path) == COPIES.staged(tmp_path) == []
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "removed"])
+def test_what_is_damaged_here_is_taken_from_the_copy(tmp_path: Path, target: Target, damage: str) -> None:
+    token = Writer(target, tmp_path, machine="a").prepare(1, orders(1, 2))
+    HERE.harm(tmp_path, damage)
+    assert Writer(target, tmp_path, 2, machine="a").commit(token) is CommitOutcome.DONE
+    assert target.read(tmp_path) == orders(1, 2)
+
+
+@pytest.mark.parametrize(("damage", "told"), [("cut", "damaged"), ("flipped", "damaged"), ("removed", "are gone")])
+def test_a_copy_is_compared_before_it_is_shown(tmp_path: Path, target: Target, damage: str, told: str) -> None:
+    token = Writer(target, tmp_path, machine="a").prepare(1, orders(1, 2))
+    COPIES.harm(tmp_path, damage)
+    with pytest.raises(SinkError, match=f"staged rows.*{told}"):
+        Writer(target, tmp_path, 2, machine="b").commit(token)
+    assert target.read(tmp_path) == []
+
+
+def test_copies_of_dead_attempts_go_with_them(tmp_path: Path, target: Target) -> None:
+    first = Writer(target, tmp_path, machine="a")
+    first.prepare(1, orders(1))
+    kept = first.prepare(1, orders(1), 1)
+    first.sink.abort(first.ref(1, 1))
+    assert len(HERE.staged(tmp_path)) == len(COPIES.staged(tmp_path)) == 1
+    second = Writer(target, tmp_path, 2, machine="b")
+    assert len(COPIES.staged(tmp_path)) == 1, "what is sealed may be of an older generation"
+    second.commit(kept)
+    second.prepare(2, orders(2))
+    second.sink.abort(Writer(target, tmp_path, 3, machine="b").ref(2))
+    assert COPIES.staged(tmp_path) == THERE.staged(tmp_path) == []
+
+
+def test_copies_of_epochs_that_passed_go_at_a_start(tmp_path: Path, target: Target) -> None:
+    first = Writer(target, tmp_path, machine="a")
+    first.prepare(1, orders(1))
+    first.write(1, orders(1), 1)
+    assert len(COPIES.staged(tmp_path)) == 1
+    Writer(target, tmp_path, 2, machine="b")
+    assert COPIES.staged(tmp_path) == []
+
+
+def test_staged_rows_can_be_read_on_another_machine(tmp_path: Path, target: Target) -> None:
+    token = Writer(target, tmp_path, machine="a").prepare(1, orders(1, 2))
+    assert bound(target, tmp_path, machine="b").staged(token).to_pylist() == orders(1, 2)
+
+
+def test_storage_that_does_not_answer_is_asked_again(
+    tmp_path: Path, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: Any) -> None:
+        raise TransientStoreError("no answer")
+
+    writer = Writer(target, tmp_path, machine="a")
+    with monkeypatch.context() as patch:
+        patch.setattr(DirectoryMaterials, "put_file", silent)
+        with pytest.raises(RetryableSinkError, match="no answer"):
+            writer.prepare(1, orders(1))
+    writer.write(1, orders(1), 1)
+    assert target.read(tmp_path) == orders(1)
+
+
+def test_a_ledger_without_a_target_goes_where_the_checkpoints_are(tmp_path: Path) -> None:
+    """A function that cannot be asked what it has: the next machine must not hand over what was handed over."""
+    calls: list[int] = []
+    target = Target(
+        "foreach", lambda _: sinks.foreach_batch(lambda table, key: calls.append(key.epoch)), lambda _: [], ""
+    )
+    Writer(target, tmp_path, machine="a").write(1, orders(1))
+    second = Writer(target, tmp_path, 2, machine="b")
+    assert second.opened == LedgerState(TIMELINE, 2, 1, second.opened.range_digest)
+    second.write(2, orders(2))
+    assert Writer(target, tmp_path, 3, machine="a").opened.epoch == 2, "what this machine remembers is older"
+    assert calls == [1, 2]
+
+
+def test_a_damaged_ledger_says_where_it_is(tmp_path: Path) -> None:
+    target = BY_NAME["foreach-batch"]
+    Writer(target, tmp_path, machine="a").write(1, orders(1))
+    (tmp_path / BESIDE / "ledger.json").write_text("{")
+    with pytest.raises(SinkError, match=r"beside/ledger\.json is damaged"):
+        bound(target, tmp_path, machine="b").ledger()
