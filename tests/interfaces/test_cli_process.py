@@ -165,9 +165,9 @@ def test_a_developer_can_have_the_traceback(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(signal, "SIGINT"), reason="needs signals")
 def test_interrupting_is_one_line(chain: Chain, path: Path) -> None:
     code = (
-        "import os, signal, sys\n"
+        "import signal, sys\n"
         "from holdfast.interfaces import service\n"
-        "service.CheckpointService.verify = lambda *a: os.kill(os.getpid(), signal.SIGINT)\n"
+        "service.CheckpointService.verify = lambda *a: signal.raise_signal(signal.SIGINT)\n"
         "from holdfast.interfaces.cli import main\n"
         f"sys.argv = ['holdfast', 'verify', {str(path)!r}]\n"
         "main()"
