@@ -77,6 +77,42 @@ def test_what_postgres_refuses_is_told(query: str, kind: type[Exception], postgr
     assert type(caught.value) is kind
 
 
+@pytest.mark.parametrize("sign", ["", "-"])
+@pytest.mark.parametrize("type_", ["date", "timestamp", "timestamptz", "date[]"])
+def test_infinite_times_of_postgres_are_refused_and_do_not_become_others(
+    type_: str, sign: str, postgres_url: str, tmp_path: Path
+) -> None:
+    """The driver gives them as days of five million years ago: a price that is valid for ever would be an old one."""
+    value = f"{sign}infinity"
+    query = f"SELECT '{'{' + value + '}' if type_ == 'date[]' else value}'::{type_} AS until"
+    with pytest.raises(SourceError, match=r"'until' has an infinite .* NULLIF\(until, 'infinity'\)"):
+        rows_of(tables.postgres(postgres_url, query=query), tmp_path / "out")
+
+
+def test_the_first_and_last_times_of_postgres_are_no_infinite_ones(postgres_url: str, tmp_path: Path) -> None:
+    query = (
+        "SELECT DATE '4714-11-24 BC' AS d, DATE '5874897-12-31' AS e, TIMESTAMP '4714-11-24 BC' AS t, NULL::date AS n"
+    )
+    (tmp_path / "out").mkdir()
+    tables.postgres(postgres_url, query=query).fetch(None, str(tmp_path / "out"))
+    assert pq.ParquetFile(tmp_path / "out" / "rows.parquet").metadata.num_rows == 1
+
+
+@pytest.mark.parametrize(
+    "value", ["'10.0.0.1'::inet", "B'101'", "'[1,5)'::int4range", "point(1, 2)", "timetz '12:00+02'"]
+)
+def test_values_that_would_come_in_the_servers_own_bytes_are_refused(
+    value: str, postgres_url: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SourceError, match=r"column 'x' has type .*; cast it to text in the query"):
+        rows_of(tables.postgres(postgres_url, query=f"SELECT {value} AS x"), tmp_path / "out")
+    assert rows_of(tables.postgres(postgres_url, query=f"SELECT ({value})::text AS x"), tmp_path / "text")
+
+
+def test_a_query_on_postgres_may_end_with_a_comment(postgres_url: str, tmp_path: Path) -> None:
+    assert rows_of(tables.postgres(postgres_url, query="SELECT 1 AS x -- one"), tmp_path / "out") == [{"x": 1}]
+
+
 def test_a_query_on_postgres_changes_nothing(postgres_url: str, tmp_path: Path) -> None:
     run_alone(postgres_url, "CREATE TABLE IF NOT EXISTS kept (x int)")
     with pytest.raises(SourceError, match="read-only transaction"):
