@@ -170,6 +170,11 @@ def test_a_sqlite_column_is_what_all_its_values_are(database: str, tmp_path: Pat
     ]
 
 
+def test_a_query_may_end_with_a_comment(database: str, tmp_path: Path) -> None:
+    fetched(tables.sqlite(database, query="SELECT id FROM p -- all of them"), tmp_path / "out")
+    assert rows_in(tmp_path / "out") == [{"id": 1}, {"id": 2}]
+
+
 def test_a_query_without_rows_has_its_columns(database: str, tmp_path: Path) -> None:
     fetched(tables.sqlite(database, query="SELECT id, label FROM p WHERE id > 9"), tmp_path / "out")
     assert pq.read_schema(tmp_path / "out" / "rows.parquet").names == ["id", "label"]

@@ -13,7 +13,8 @@ class QueryTable(ABC):
     copied = True
 
     def __init__(self, query: str, schema: str | None) -> None:
-        self._query = query.strip().rstrip(";")
+        # The end of the line ends a comment, for what is put behind the query.
+        self._query = query.strip().rstrip(";") + "\n"
         self.form = TableForm(schema=schema)
 
     def identity(self) -> dict[str, object]:
