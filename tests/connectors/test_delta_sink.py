@@ -43,6 +43,7 @@ from holdfast.core.contracts import (
 from holdfast.errors import Fenced, ForeignTimeline, PipelineDefinitionError, RetryableSinkError, SinkError
 
 APPEND, MERGE = BY_NAME["delta-append"], BY_NAME["delta-merge"]
+MAPPING = "delta.columnMapping.mode"
 
 
 def target(**options: Any) -> Target:
@@ -447,6 +448,86 @@ def test_a_table_with_constraints_is_refused_at_open(tmp_path: Path) -> None:
     DeltaTable.create(str(tmp_path / "target"), SCHEMA).alter.add_constraint({"positive": "amount > 0"})
     with pytest.raises(SinkError, match=r"delta\.constraints\.positive"):
         Writer(APPEND, tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_a_table_whose_columns_have_other_names_in_files_is_refused_at_open(tmp_path: Path, mode: str) -> None:
+    DeltaTable.create(str(tmp_path / "target"), SCHEMA)
+    entry = tmp_path / "target" / "_delta_log" / f"{0:020d}.json"
+    entry.write_text(entry.read_text().replace('"configuration":{', f'"configuration":{{"{MAPPING}":"{mode}"'))
+    with pytest.raises(SinkError, match=MAPPING):
+        Writer(APPEND, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        pa.struct([pa.field("x", pa.int64(), nullable=False)]),
+        pa.list_(pa.field("element", pa.int64(), nullable=False)),
+        pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False)),
+        pa.list_(pa.struct([pa.field("x", pa.int64(), nullable=False)])),
+    ],
+)
+def test_a_table_that_forbids_nulls_within_a_column_is_refused_at_open(tmp_path: Path, part: pa.DataType) -> None:
+    """Such a NULL in a file makes the whole table unreadable."""
+    schema = pa.schema([("id", pa.int64()), ("part", part)])
+    DeltaTable.create(str(tmp_path / "target"), schema)
+    with pytest.raises(SinkError, match="'part' of the Delta table forbids NULL within it"):
+        Writer(target(), tmp_path, schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema_mode": "overwrite", "partition_by": ["name"]}, "is partitioned by"),
+        (
+            {"schema_mode": "overwrite", "data": pa.table({"id": ["a"], "name": ["b"], "amount": [1.0]})},
+            "'id' is long",
+        ),
+    ],
+)
+def test_an_epoch_does_not_go_into_a_table_that_became_another_one_meanwhile(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    """Its files would be read as what they are not: without their partition, every row has NULL in that column."""
+    writer = Writer(APPEND, tmp_path)
+    writer.write(1, orders(1))
+    token = writer.prepare(2, orders(2))
+    rows = pa.Table.from_pylist(orders(50), schema=SCHEMA)
+    write_deltalake(str(tmp_path / "target"), mode="overwrite", **{"data": rows, **change})
+    before = table(tmp_path).version()
+    with pytest.raises(SinkError, match=message):
+        writer.commit(token)
+    assert table(tmp_path).version() == before
+    table(tmp_path).restore(before - 1)
+    assert writer.commit(token) is CommitOutcome.DONE
+    assert seen(tmp_path) == orders(1, 2)
+
+
+def test_an_epoch_does_not_go_into_a_table_that_got_a_constraint_meanwhile(tmp_path: Path) -> None:
+    writer = Writer(APPEND, tmp_path)
+    writer.write(1, orders(1))
+    table(tmp_path).alter.add_constraint({"positive": "amount > 0"})
+    with pytest.raises(SinkError, match=r"delta\.constraints\.positive"):
+        writer.write(2, orders(2))
+
+
+def test_a_table_may_get_more_columns_meanwhile(tmp_path: Path) -> None:
+    writer = Writer(APPEND, tmp_path)
+    writer.write(1, orders(1))
+    more = pa.table({"id": [7], "more": ["x"]})
+    write_deltalake(str(tmp_path / "target"), more, mode="append", schema_mode="merge")
+    writer.write(2, orders(2))
+    assert [row["id"] for row in seen(tmp_path)] == [1, 2, 7]
+
+
+def test_a_table_from_which_nothing_may_be_removed_cannot_be_rewound(tmp_path: Path) -> None:
+    DeltaTable.create(str(tmp_path / "target"), SCHEMA, configuration={"delta.appendOnly": "true"})
+    writer = Writer(APPEND, tmp_path)
+    writer.write(1, orders(1))
+    writer.write(2, orders(2))
+    assert writer.rewind(1) is RewindOutcome.IMPOSSIBLE
+    assert seen(tmp_path) == orders(1, 2)
 
 
 def test_a_table_that_was_there_keeps_its_rows(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from holdfast.connectors.delta.folder import TableFolder
 from holdfast.connectors.delta.history import LookBack, files_to_undo
-from holdfast.connectors.delta.table import added_since
+from holdfast.connectors.delta.table import added_since, is_append_only
 from holdfast.connectors.delta.writing import DataWriter, check_files, now_ms, pack_files, unpack_files
 from holdfast.connectors.extras import delta_exceptions, delta_transaction
 from holdfast.connectors.keys import refuse_repeated_keys
@@ -98,7 +98,7 @@ class AppendMode:
 
         Strict, because Delta does not see a conflict between removing a file and rewriting it.
         """
-        if "deletionVectors" in (table.protocol().writer_features or []):
+        if is_append_only(table) or "deletionVectors" in (table.protocol().writer_features or []):
             return False
         active = (unquote(path) for path in table.get_add_actions().column("path").to_pylist())
         paths = files_to_undo(active, since.files, timeline_tag)

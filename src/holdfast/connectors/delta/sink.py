@@ -79,6 +79,7 @@ class DeltaSink:
         self._target, self._mode_name, self._key = path, mode, key
         self._partition_by, self._options = partition_by, storage_options
         self._table: Any = None
+        self._checked: Any = None
         self._rewinds = 0
         self._prepared: set[StagedName] = set()
 
@@ -120,8 +121,7 @@ class DeltaSink:
 
     def _claim(self, on_foreign: OnForeign, adopt_epoch: int) -> LedgerRecord:
         table = self._newest_or_created()
-        check_table(table, self._schema, self._partition_by, merges=self._mode_name == "merge")
-        self._required = required_columns(table)
+        self._check_table(table)
         with unanswered("reading the ledger"):
             found = self._ledger.read(table)
             others = self._ledger.last_claimant(table) if found is None else None
@@ -131,6 +131,16 @@ class DeltaSink:
             self._write_claim(table, decided, on_foreign, of_this_sink=found is not None)
             sync_log(self._folder, version)
         return decided.record
+
+    def _check_table(self, table: Any) -> None:
+        """Refuse a table that our rows do not fit, whenever its schema or a setting is another one than last time."""
+        metadata = table.metadata()
+        looks_like = (table.schema().to_json(), metadata.partition_columns, metadata.configuration)
+        if looks_like == self._checked:
+            return
+        check_table(table, self._schema, self._partition_by, merges=self._mode_name == "merge")
+        self._required = required_columns(table)
+        self._checked = looks_like
 
     def _write_claim(self, table: Any, decided: Claim, on_foreign: OnForeign, *, of_this_sink: bool) -> None:
         transactions = self._ledger.claimed(decided.record)
@@ -181,6 +191,8 @@ class DeltaSink:
         if not must_commit(record, self._owner, token):
             return CommitOutcome.ALREADY_DONE
         assert record is not None
+        with unanswered("reading the table"):
+            self._check_table(table)
         version = table.version()
         try:
             self._show(table, record, token)

@@ -22,11 +22,13 @@ _CHECKPOINT_INTERVAL = "10"
 """Delta's own default; deltalake's (100) lets the time of a commit grow four-fold between log checkpoints."""
 _PARTITION_TYPES = "text, whole numbers, dates and booleans"
 _REFUSED_SETTINGS = {
-    "delta.enableRowTracking": "true",
-    "delta.columnMapping.mode": "name",
-    "delta.enableIcebergCompatV1": "true",
-    "delta.enableIcebergCompatV2": "true",
+    ("delta.enableRowTracking", "true"),
+    ("delta.columnMapping.mode", "name"),
+    ("delta.columnMapping.mode", "id"),
+    ("delta.enableIcebergCompatV1", "true"),
+    ("delta.enableIcebergCompatV2", "true"),
 }
+_APPEND_ONLY = "delta.appendOnly"
 _REFUSED_METADATA = ("delta.generationExpression", "delta.invariants", "delta.identity.start")
 
 
@@ -76,16 +78,21 @@ def check_partitioning(schema: Any, partition_by: tuple[str, ...]) -> None:
 def check_table(table: Any, schema: Any, partition_by: tuple[str, ...], *, merges: bool) -> None:
     """Refuse a table that these rows do not fit, or that needs checks our writer does not make."""
     settings: Mapping[str, str] = table.metadata().configuration
-    refused = [key for key, value in _REFUSED_SETTINGS.items() if settings.get(key, "").lower() == value]
+    refused = [key for key, value in settings.items() if (key, value.lower()) in _REFUSED_SETTINGS]
     refused += [key for key in settings if key.startswith("delta.constraints.")]
-    if merges and settings.get("delta.appendOnly", "").lower() == "true":
-        refused.append("delta.appendOnly")
+    if merges and is_append_only(table):
+        refused.append(_APPEND_ONLY)
     if refused:
         raise SinkError(f"the Delta table has settings that this sink cannot honour: {', '.join(sorted(refused))}")
     partitioned = table.metadata().partition_columns
     if tuple(partitioned) != partition_by:
         raise SinkError(f"the Delta table is partitioned by {partitioned}, the sink by {list(partition_by)}")
     _check_columns(_fields(table.schema()), _fields(deltalake.Schema.from_arrow(schema)))
+
+
+def is_append_only(table: Any) -> bool:
+    """Whether nothing may be removed from a table, so that no epoch can be taken back."""
+    return bool(table.metadata().configuration.get(_APPEND_ONLY, "").lower() == "true")
 
 
 def required_columns(table: Any) -> set[str]:
@@ -150,8 +157,23 @@ def _check_columns(theirs: dict[str, dict[str, Any]], ours: dict[str, dict[str, 
             raise SinkError(f"the Delta table has no column '{name}'; add it to the table, or drop it in the view")
         if plain_type(theirs[name]["type"]) != plain_type(field["type"]):
             raise SinkError(f"column '{name}' is {field['type']}, but {theirs[name]['type']} in the Delta table")
+        if _forbids_nulls_within(theirs[name]["type"]):
+            raise SinkError(f"column '{name}' of the Delta table forbids NULL within it, which needs its writer")
     for name, field in theirs.items():
         if any(key in field["metadata"] for key in _REFUSED_METADATA):
             raise SinkError(f"column '{name}' of the Delta table is generated or constrained, which needs its writer")
         if name not in ours and not field["nullable"]:
             raise SinkError(f"column '{name}' of the Delta table must not be NULL, and the view does not have it")
+
+
+def _forbids_nulls_within(type_: Any) -> bool:
+    """Whether a nested type has parts that must not be NULL; a file's statistics do not tell for all of them."""
+    if not isinstance(type_, Mapping):
+        return False
+    if not (type_.get("containsNull", True) and type_.get("valueContainsNull", True)):
+        return True
+    parts = [type_.get(key) for key in ("elementType", "keyType", "valueType")]
+    fields = type_.get("fields", ())
+    return any(not field["nullable"] for field in fields) or any(
+        _forbids_nulls_within(part) for part in (*parts, *(field["type"] for field in fields))
+    )
