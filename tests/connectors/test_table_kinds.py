@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from holdfast import tables
 from holdfast.connectors.tables import files as table_files
@@ -32,6 +33,12 @@ def fetched(spec: TableSpec, directory: Path, version: TableVersion | None = Non
 
 
 # --- files
+
+
+def write(directory: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
 
 
 def test_files_are_copied_as_they_are_with_their_folders(tmp_path: Path) -> None:
@@ -83,6 +90,53 @@ def test_a_file_that_changes_while_it_is_copied_is_copied_again(
         fetched(tables.files(str(path), format="csv"), tmp_path / "again")
 
 
+def test_a_file_that_goes_before_it_is_looked_at_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write(tmp_path / "in", {"a.csv": "1\n", "b.csv": "2\n"})
+    stat = os.stat
+
+    def too_late(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        (tmp_path / "in" / "b.csv").unlink(missing_ok=True)
+        return stat(path, *arguments, **options)
+
+    monkeypatch.setattr("holdfast.connectors.tables.files.os.stat", too_late)
+    fetched(tables.files(str(tmp_path / "in"), format="csv", schema="id long"), tmp_path / "out")
+    assert sorted(os.listdir(tmp_path / "out")) == ["a.csv"]
+
+
+def test_a_link_to_nowhere_keeps_the_version_in_use(tmp_path: Path) -> None:
+    write(tmp_path / "in", {"a.csv": "1\n"})
+    (tmp_path / "in" / "b.csv").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(SourceUnavailable):
+        fetched(tables.files(str(tmp_path / "in"), format="csv", schema="id long"), tmp_path / "out")
+
+
+def test_folders_behind_links_belong_to_the_table(tmp_path: Path) -> None:
+    write(tmp_path, {"in/region=eu/a.csv": "1\n", "elsewhere/b.csv": "2\n"})
+    (tmp_path / "in" / "region=us").symlink_to(tmp_path / "elsewhere")
+    spec = tables.files(str(tmp_path / "in"), format="csv", schema="id long")
+    fetched(spec, tmp_path / "out")
+    assert (tmp_path / "out" / "region=us" / "b.csv").read_text() == "2\n"
+    (tmp_path / "in" / "region=us" / "again").symlink_to(tmp_path / "in")
+    with pytest.raises(SourceUnavailable, match="is a link to a folder that it is in"):
+        fetched(spec, tmp_path / "more")
+
+
+def test_a_folder_that_cannot_be_listed_is_no_empty_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write(tmp_path / "in", {"a.csv": "1\n", "closed/b.csv": "2\n"})
+    scandir = os.scandir
+
+    def closed(path: Any) -> Any:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr("holdfast.connectors.tables.files.os.scandir", closed)
+    with pytest.raises(SourceUnavailable, match="Permission denied"):
+        fetched(tables.files(str(tmp_path / "in"), format="csv", schema="id long"), tmp_path / "out")
+
+
 def test_files_have_no_earlier_versions(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("x")
     with pytest.raises(SourceHistoryLost):
@@ -126,6 +180,29 @@ def test_a_delta_version_without_its_files_is_gone(delta: str, tmp_path: Path) -
     DeltaTable(delta).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     with pytest.raises(SourceHistoryLost, match=r"it is at version \d+ now"):
         fetched(spec, tmp_path / "zero", TableVersion({"version": "0"}))
+
+
+def test_a_full_disk_is_no_lost_delta_version(delta: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("holdfast.connectors.tables.delta.write_rows", full)
+    with pytest.raises(SourceUnavailable, match=r"cannot copy the Delta table at .*No space left"):
+        fetched(tables.delta(delta), tmp_path / "out")
+
+
+def test_a_storage_that_was_silent_for_a_moment_is_no_lost_delta_version(
+    delta: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: nobody is advised to give up an epoch for that. The text is what `deltalake` hears from its storage."""
+    said = "External error: Object Store error: Generic S3 error: Error after 10 retries in 3.2s, source: HTTP error"
+
+    def silent(*_: Any) -> Any:
+        raise DeltaError(said)
+
+    monkeypatch.setattr(DeltaTable, "scan", silent)
+    with pytest.raises(SourceUnavailable, match="after 10 retries"):
+        fetched(tables.delta(delta), tmp_path / "out")
 
 
 def test_a_delta_version_that_never_was_is_gone(delta: str, tmp_path: Path) -> None:

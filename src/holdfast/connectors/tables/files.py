@@ -1,5 +1,6 @@
 """Files as a reference table: its version is their content, which is copied, because files are overwritten."""
 
+import errno
 import glob
 import os
 import shutil
@@ -42,14 +43,15 @@ class FilesTable:
         if version is not None:
             raise SourceHistoryLost("files keep no earlier versions")
         for _ in range(_ATTEMPTS):
-            before = self._files()
             try:
+                before = self._files()
                 self._copy(before, directory)
+                unchanged = self._files() == before
             except FileNotFoundError:
                 continue
             except OSError as error:
                 raise SourceUnavailable(f"cannot read {self._path}: {error.strerror}") from error
-            if self._files() == before:
+            if unchanged:
                 return TableVersion()
         raise SourceUnavailable(f"files at {self._path} change while they are read: move them into place whole")
 
@@ -75,7 +77,7 @@ class FilesTable:
     def _paths(self) -> Iterator[str]:
         for path in glob.glob(self._path, recursive=True) if glob.has_magic(self._path) else [self._path]:
             if os.path.isdir(path):
-                yield from (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+                yield from _files_below(path)
             elif os.path.exists(path):
                 yield path
 
@@ -93,3 +95,14 @@ class FilesTable:
 def _is_hidden(name: str) -> bool:
     """Whether Spark leaves a file or folder of this name alone."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _files_below(folder: str, above: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Yield all files below a folder, through links too. A folder that cannot be listed is no empty one."""
+    real = os.path.realpath(folder)
+    if real in above:
+        raise OSError(errno.ELOOP, f"{folder} is a link to a folder that it is in")
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not _is_hidden(entry.name):
+                yield from _files_below(entry.path, above | {real}) if entry.is_dir() else (entry.path,)
