@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 from connectors.delta_tables import Table, numbered, position, reading
 from connectors.targets import BY_NAME, Writer, orders
-from holdfast import sources
+from holdfast import sources, tables
 from holdfast.connectors.delta.changes import PlannedFile
 from holdfast.connectors.delta.reader import grouped
 from holdfast.core.sources import Lag
@@ -373,3 +373,14 @@ def test_a_manifest_shows_the_offsets_as_they_are() -> None:
     spec = sources.delta("orders")
     assert spec.read_offsets('{"version": "42", "file": "3"}') == position(42, file=3)
     assert (spec.connector, spec.replayable) == ("delta", True)
+
+
+@pytest.mark.parametrize("name", ["a%20b", "feature%2Fx", "a\\b"])
+def test_a_folder_that_deltalake_takes_for_another_one_is_refused(tmp_path: Path, name: str) -> None:
+    """Otherwise the log of one table is read with the files of the other."""
+    path = tmp_path / name / "table"
+    path.mkdir(parents=True)
+    with pytest.raises(PipelineDefinitionError, match="takes for another folder"):
+        reading(Table(path), tmp_path).begin()
+    with pytest.raises(PipelineDefinitionError, match="takes for another folder"):
+        tables.delta(str(path))

@@ -22,6 +22,7 @@ from holdfast.connectors.delta.bucket import BucketFolder, RangedFile
 from holdfast.connectors.extras import pa, pq
 from holdfast.connectors.parquet_files import read_batches
 from holdfast.connectors.staging import StagedName
+from holdfast.errors import PipelineDefinitionError
 from holdfast.stores import durable
 
 NOTES = "_holdfast"
@@ -35,6 +36,15 @@ def local_path(target: str) -> str | None:
     if scheme is None:
         return os.path.abspath(target)
     return os.path.abspath(unquote(target[7:])) if scheme[1].lower() == "file" else None
+
+
+def refuse_misread(root: str) -> None:
+    """Refuse a folder for which `deltalake` takes another one: it decodes `%20`, and has `/` for a backslash."""
+    if unquote(root) != root or "\\" in root:
+        raise PipelineDefinitionError(
+            f"{root}: a Delta table cannot be in a folder with '%' and two digits or a backslash in its name, which "
+            "deltalake takes for another folder"
+        )
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,8 @@ class TableFolder:
 
     def __init__(self, target: str, storage_options: dict[str, str] | None) -> None:
         self.root = local_path(target)
+        if self.root is not None:
+            refuse_misread(self.root)
         self.uri = self.root or target
         self._bucket = None if self.root is not None else BucketFolder(target, storage_options or {})
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from holdfast.connectors.delta.folder import local_path, refuse_misread
 from holdfast.connectors.delta.table import first_line
 from holdfast.connectors.extras import delta_exceptions, deltalake, pa
 from holdfast.connectors.tables.rows import write_rows
@@ -28,6 +29,8 @@ class DeltaReference:
     def __init__(self, path: str, *, copy: bool, storage_options: Mapping[str, str] | None) -> None:
         deltalake.require()
         self._path = path if "://" in path else os.path.abspath(os.path.expanduser(path))
+        if (local := local_path(self._path)) is not None:
+            refuse_misread(local)
         self._options = None if storage_options is None else dict(storage_options)
         self.copied = copy
 
