@@ -115,6 +115,27 @@ def test_text_may_be_stored_in_any_form(table: Table, tmp_path: Path, stored: pa
     assert whole(reading(table, tmp_path, starting=version)) == ordered([{"text": "b"}, {"text": None}])
 
 
+def test_columns_of_a_converted_file_may_have_another_case(table: Table, tmp_path: Path) -> None:
+    """Delta knows no case. Taken for columns that the file does not have, they would be NULL."""
+    table.append(numbered(1, Name="a"))
+    add_file(table, pa.table({"ID": [2], "name": ["b"]}))
+    assert whole(reading(table, tmp_path, starting=0)) == [{"id": 1, "Name": "a"}, {"id": 2, "Name": "b"}]
+
+
+def test_times_that_are_finer_than_delta_has_them_are_refused_by_name(table: Table, tmp_path: Path) -> None:
+    table.append(pa.table({"at": pa.array([0], pa.timestamp("us", "UTC"))}))
+    version = add_file(table, pa.table({"at": pa.array([1], pa.timestamp("ns", "UTC"))}))
+    with pytest.raises(SourceError, match=r"a value in by-hand.parquet of version 1 cannot be read: .* lose data"):
+        whole(reading(table, tmp_path, starting=version))
+
+
+def test_bytes_as_partitions_are_refused(table: Table, tmp_path: Path) -> None:
+    """`deltalake` spells them as escapes and Spark as text: what is read would be either right or wrong."""
+    table.append(pa.table({"id": [1], "part": [b"\x00\xff"]}), partition_by=["part"])
+    with pytest.raises(SourceError, match="partition column has type binary"):
+        whole(reading(table, tmp_path, starting=0))
+
+
 def test_a_damaged_file_is_named(table: Table, tmp_path: Path) -> None:
     table.append(numbered(1))
     [file] = table.path.glob("*.parquet")
@@ -445,7 +466,7 @@ def test_a_version_that_makes_it_another_table_is_refused(table: Table, tmp_path
         read.latest(start)
 
 
-@pytest.mark.parametrize("path", ["s3://elsewhere/a.parquet", "/elsewhere/a.parquet"])
+@pytest.mark.parametrize("path", ["s3://elsewhere/a.parquet", "/elsewhere/a.parquet", "file:/elsewhere/a.parquet"])
 def test_files_of_another_table_are_refused(table: Table, tmp_path: Path, path: str) -> None:
     table.append(numbered(1))
     read = reading(table, tmp_path, starting="latest")

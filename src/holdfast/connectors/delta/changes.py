@@ -1,5 +1,6 @@
 """Which files of a version are read, and what their rows mean: rows that were added, or changes to rows."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -7,6 +8,8 @@ from typing import Protocol
 from holdfast.connectors.delta.commits import Commit, LoggedFile
 from holdfast.errors import SourceError
 
+_ABSOLUTE = re.compile(r"([a-z][a-z0-9+.-]*:)?/", re.IGNORECASE)
+"""A path, or a URL: Hadoop writes `file:/folder`, with one slash."""
 CHANGE_TYPE = "_change_type"
 COMMIT_VERSION = "_commit_version"
 COMMIT_TIMESTAMP = "_commit_timestamp"
@@ -109,7 +112,7 @@ class ChangedRows:
 def _planned(file: LoggedFile, version: int, change: Change | None = None) -> PlannedFile:
     if file.has_deletion_vector:
         raise SourceError(f"version {version} uses deletionVectors ({file.path}), which this source cannot read")
-    if "://" in file.path or file.path.startswith("/"):
+    if _ABSOLUTE.match(file.path):
         raise SourceError(f"version {version} names a file outside of the table ({file.path}): a shallow clone")
     if file.partition is None:
         raise SourceError(f"version {version} does not say in which partition {file.path} is")

@@ -4,7 +4,8 @@ A file has the columns the table had when it was written, without those it is pa
 beyond that is filled in: partition values from the log, what happened to the row, NULL for younger columns.
 """
 
-from collections.abc import Iterable, Iterator
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from holdfast.connectors.delta.changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, PlannedFile
@@ -27,15 +28,15 @@ class RowReader:
 
         Raises FileNotFoundError when the file is gone.
         """
-        with self._open(file) as parquet:
+        with self._open(file) as parquet, _fitting(file):
             constants = self._constants(file)
-            stored = [name for name in parquet.schema_arrow.names if name in self._schema.names]
-            wanted = [name for name in stored if name not in constants]
+            found = _spelled(self._schema.names, parquet.schema_arrow.names)
+            wanted = {name: stored for name, stored in found.items() if name not in constants}
             self._refuse_other_types(parquet.schema_arrow, wanted, file)
             rows = _batch_rows(parquet.metadata)
             for group in range(parquet.num_row_groups):
-                for batch in parquet.iter_batches(rows, [group], wanted, use_threads=False):
-                    yield self._completed(batch, constants)
+                for batch in parquet.iter_batches(rows, [group], list(wanted.values()), use_threads=False):
+                    yield self._completed(batch, wanted, constants)
 
     def _open(self, file: PlannedFile) -> Any:
         size = file.size or self._folder.size(file.path)
@@ -70,26 +71,43 @@ class RowReader:
                 found[CHANGE_TYPE] = pa.scalar(file.change.kind, pa.string())
         return found
 
-    def _refuse_other_types(self, stored: Any, wanted: Iterable[str], file: PlannedFile) -> None:
-        for name in wanted:
-            found, expected = stored.field(name).type, self._schema.field(name).type
+    def _refuse_other_types(self, schema: Any, wanted: Mapping[str, str], file: PlannedFile) -> None:
+        for name, stored in wanted.items():
+            found, expected = schema.field(stored).type, self._schema.field(name).type
             if not _fits(found, expected):
                 raise SourceError(
                     f"column '{name}' is {found} in {file.path} of version {file.version}, {expected} in the table: "
                     "its type was changed, so begin at a later version, or a snapshot"
                 )
 
-    def _completed(self, batch: Any, constants: dict[str, Any]) -> Any:
-        columns = [self._column(batch, field, constants) for field in self._schema]
+    def _completed(self, batch: Any, wanted: Mapping[str, str], constants: dict[str, Any]) -> Any:
+        columns = [self._column(batch, field, wanted, constants) for field in self._schema]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _column(self, batch: Any, field: Any, constants: dict[str, Any]) -> Any:
+    def _column(self, batch: Any, field: Any, wanted: Mapping[str, str], constants: dict[str, Any]) -> Any:
         if field.name in constants:
             return pa.repeat(constants[field.name], batch.num_rows)
-        if field.name not in batch.schema.names:
+        if field.name not in wanted:
             return pa.nulls(batch.num_rows, field.type)
-        column = batch.column(field.name)
+        column = batch.column(wanted[field.name])
         return column if column.type.equals(field.type) else column.cast(field.type)
+
+
+@contextlib.contextmanager
+def _fitting(file: PlannedFile) -> Iterator[None]:
+    """Say of which file a value is that does not fit its column."""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        raise SourceError(f"a value in {file.path} of version {file.version} cannot be read: {error}") from error
+
+
+def _spelled(names: Iterable[str], stored: Iterable[str]) -> dict[str, str]:
+    """Return how a file spells columns that it has. Delta knows no case, and converted files have their own."""
+    exact = set(stored)
+    in_any_case = {name.lower(): name for name in exact}
+    found = {name: name if name in exact else in_any_case.get(name.lower()) for name in names}
+    return {name: spelled for name, spelled in found.items() if spelled is not None}
 
 
 def _batch_rows(metadata: Any) -> int:
@@ -103,6 +121,8 @@ def partition_value(text: str | None, type_: Any) -> Any:
     """Read a partition value as Delta's log spells it; empty text is NULL."""
     if text is None or text == "":
         return pa.scalar(None, type_)
+    if _is_bytes(type_):
+        raise SourceError(f"a partition column has type {type_}, which writers spell in different ways")
     value = pa.scalar(text, pa.string())
     if not pa.types.is_timestamp(type_) or type_.tz is None or _has_zone(text):
         return value.cast(type_)
