@@ -484,6 +484,21 @@ def test_a_table_that_is_not_there_stops_the_start(shop: Shop) -> None:
         shop.run()
 
 
+@pytest.mark.parametrize(
+    ("header", "price"), [("customer,label", "much"), ("customer,label", "1,2"), ("label,customer", "1")]
+)
+def test_a_value_that_does_not_fit_its_column_stops_the_pipeline_and_does_not_become_null(
+    shop: Shop, header: str, price: str
+) -> None:
+    (shop.base / "labels.csv").write_text(f"{header}\nc0,{price}\n")
+    table = tables.files(
+        str(shop.base / "labels.csv"), format="csv", schema="customer string, label double", header=True
+    )
+    shop.add(0, 1)
+    with pytest.raises(PipelineError, match=r"select of sink .*labels\.csv.*(Malformed|header)"):
+        shop.run(options={"table": table})
+
+
 def test_other_columns_stop_the_pipeline_before_a_sink_sees_them(shop: Shop) -> None:
     """Goal: a sink never gets columns it did not agree to. Method: `*`, and a table that gets a column meanwhile."""
     clock = ManualClock()

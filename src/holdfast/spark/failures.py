@@ -2,6 +2,7 @@
 
 import re
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from holdfast import errors
@@ -27,3 +28,13 @@ def spark_message(error: PySparkException) -> str:
     """Return the first line that says something."""
     lines = [line.strip() for line in str(error).split("\n") if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def java_message(error: Py4JJavaError) -> str:
+    """Return the first lines of what Java says, and of what caused it."""
+    found, cause = [], error.java_exception
+    while cause is not None:
+        message = str(cause.getMessage() or "").strip()
+        found += message.splitlines()[:1]
+        cause = cause.getCause()
+    return ": ".join(dict.fromkeys(found)) or type(error).__name__

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -13,7 +14,7 @@ from holdfast.core.tables import TableForm
 from holdfast.engine.tables import TableImage
 from holdfast.errors import PipelineDefinitionError, PipelineError
 from holdfast.spark.definition import Definition, SinkDefinition
-from holdfast.spark.failures import spark_message
+from holdfast.spark.failures import java_message, spark_message
 from holdfast.spark.forecast import SizeForecast
 from holdfast.spark.rows import ArrowRows, ComputedBatch, SparkRows
 
@@ -123,6 +124,8 @@ class Selects:
             )
         except PySparkException as error:
             raise PipelineError(f"select of sink '{sink.name}': {spark_message(error)}") from error
+        except Py4JJavaError as error:  # Reading a file has errors that PySpark has no class for.
+            raise PipelineError(f"select of sink '{sink.name}': {java_message(error)}") from error
         self._computed.append(computed)
         forecast.learn(reads, computed.bytes)
         return computed.rows(sink.name)

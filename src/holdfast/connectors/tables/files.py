@@ -12,6 +12,8 @@ from holdfast.errors import PipelineDefinitionError, SourceHistoryLost, SourceUn
 
 _FORMATS = ("parquet", "json", "csv")
 _ATTEMPTS = 3
+_STRICT = {"json": {"mode": "FAILFAST"}, "csv": {"mode": "FAILFAST", "enforceSchema": "false"}}
+"""Spark's own defaults make NULL of what does not fit its column, and take no notice of the names in a CSV header."""
 
 
 class FilesTable:
@@ -26,6 +28,8 @@ class FilesTable:
         if "://" in path:
             raise PipelineDefinitionError(f"'{path}' is not on a local disk; on object storage use a Delta table")
         given = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in options.items()}
+        said = {key.lower() for key in given}
+        given |= {key: value for key, value in _STRICT.get(format, {}).items() if key.lower() not in said}
         self._path = os.path.abspath(os.path.expanduser(path))
         self.form = TableForm(format, schema, dict(sorted(given.items())))
 
