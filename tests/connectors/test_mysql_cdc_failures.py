@@ -394,6 +394,51 @@ def test_a_range_is_read_to_its_end_or_not_at_all(world: World) -> None:
         world.read(start, later.offsets())
 
 
+@mariadb_only
+@pytest.mark.parametrize("most_rows", [1, None])
+def test_a_server_that_writes_in_the_domain_of_another_with_smaller_numbers_is_read(
+    own_server: Server, make_world: MakeWorld, most_rows: int | None
+) -> None:
+    """Goal: no row is passed over. Method: two servers that replicate each other, without domains of their own."""
+    world = make_world(on=own_server)
+    world.sql("SET GLOBAL gtid_strict_mode = OFF", *(row(id) for id in range(5)))
+    start = world.read_all(world.begin())[1]
+    other = ("SET SESSION server_id = 2", "SET SESSION gtid_seq_no = 3")
+    world.sql(*other, row(10), row(11))
+    changes, end = world.read_all(start, most_rows)
+    assert ids(changes) == [10, 11]
+    world.sql(row(12))
+    world.sql(*other, row(13))
+    world.life()
+    world.control.check(end)
+    assert ids(world.read_all(end, most_rows)[0]) == [12, 13]
+
+
+def test_a_log_that_is_reset_while_it_is_read_is_noticed_at_once(own_server: Server, make_world: MakeWorld) -> None:
+    world = make_world(on=own_server)
+    start = world.begin()
+    world.sql("FLUSH BINARY LOGS", *(row(id) for id in range(5)))
+    end = world.read_all(start)[1]
+    world.sql("RESET MASTER", row(9))
+    with pytest.raises(SourceHistoryLost, match="comes next, and server 1 "):
+        for _ in range(3):
+            world.next(end)
+
+
+def test_a_file_that_had_nothing_for_the_table_may_be_removed(own_server: Server, make_world: MakeWorld) -> None:
+    """Goal: a table at rest outlives the server's log. Method: far less than `idle_bytes`, in a file that is purged."""
+    world = make_world(on=own_server)
+    start = world.begin()
+    world.sql("CREATE TABLE {t}_other (id INT)", "INSERT INTO {t}_other VALUES (1)", "FLUSH BINARY LOGS")
+    moved = world.next(start)
+    assert world.read(start, moved) == []
+    purge(world)
+    world.life()
+    world.control.check(moved)
+    world.sql(row(1))
+    assert ids(world.changes(moved)) == [1]
+
+
 # The server
 
 

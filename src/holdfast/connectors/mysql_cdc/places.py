@@ -48,6 +48,10 @@ class LogPlaces:
         """Return where the log begins that the server still has."""
         return Place(next(iter(self._session.log_files())), LOG_BEGINNING)
 
+    def forget(self) -> None:
+        """Look positions up anew."""
+        self._found = {}
+
     def _forget_other_connections(self) -> None:
         """Forget what was found before: a new connection may lead to another server, or to one that lost its end."""
         self._session.rows("SELECT 1")

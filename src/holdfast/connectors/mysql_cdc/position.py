@@ -116,7 +116,11 @@ class Position:
         return self.place == other.place
 
     def is_at_or_after(self, other: "Position") -> bool:
-        """Whether everything before `other` is before this one too. Places count only where there are no GTIDs."""
-        if self.gtids is not None and other.gtids is not None:
+        """Whether everything before `other` is before this one too.
+
+        In one log the places tell. GTIDs do not: where two servers write in one domain of MariaDB, a later one may
+        have a smaller number.
+        """
+        if self.server_id != other.server_id and self.gtids is not None and other.gtids is not None:
             return self.gtids.includes(other.gtids)
         return self.place.order >= other.place.order

@@ -103,6 +103,10 @@ class ChangeStream:
         head = self._target or self._session.log_end()
         begin, passed = self._first_unknown(start)
         if begin.is_at_or_after(head):
+            if self._target is None and not head.is_at_or_after(begin):
+                # What was read from this log is not in it any more: the next look finds out why.
+                self._quiet = None
+                self._places.forget()
             return start
         found = scan(self._session, self._settings, self._columns, begin, head, most_rows)
         if found.end is not None:
@@ -110,7 +114,9 @@ class ChangeStream:
             return found.end
         self._rest_until = self._clock.monotonic() + _REST * (self._clock.monotonic() - now)
         self._quiet = _Quiet(self._session.opened, start, found.seen, passed + found.received)
-        return found.seen if passed + found.received >= self._settings.idle_bytes else start
+        much = passed + found.received >= self._settings.idle_bytes
+        # The server may remove a file that it does not write any more, and all of this one was looked at.
+        return found.seen if much or found.seen.place.file != start.place.file else start
 
     def _first_unknown(self, start: Position) -> tuple[Position, int]:
         """Return the first position at or after `start` that may have a change, and how many bytes are between."""
