@@ -197,6 +197,15 @@ def test_a_snapshot_ends_with_the_log() -> None:
         ("INSERT INTO items VALUES ('orders (not it)')", Effect.NONE),
         ("GRANT SELECT ON shop.orders TO me", Effect.NONE),
         ("FLUSH TABLES", Effect.NONE),
+        ("SET STATEMENT max_statement_time=9 FOR TRUNCATE TABLE orders", Effect.TRUNCATED),
+        ("SET STATEMENT a=1, b='FOR' FOR SET STATEMENT c=1 FOR INSERT INTO orders VALUES (1)", Effect.WRITTEN),
+        ("SET STATEMENT a=1 FOR DROP TABLE items", Effect.NONE),
+        ("ANALYZE FORMAT=JSON UPDATE orders SET a = 1", Effect.WRITTEN),
+        ("ANALYZE DELETE FROM orders", Effect.WRITTEN),
+        ("ANALYZE TABLE orders", Effect.NONE),
+        ("SELECT `shop`.`f`()", Effect.HIDDEN),
+        ("ALTER TABLE orders ADD SYSTEM VERSIONING", Effect.REPLACED),
+        ("ALTER TABLE items ADD SYSTEM VERSIONING", Effect.NONE),
     ],
 )
 def test_what_a_statement_does_to_a_table(text: str, effect: Effect) -> None:
@@ -207,6 +216,26 @@ def test_names_count_by_the_current_database_and_the_servers_rule_for_case() -> 
     assert effect_of(Statement("other", "TRUNCATE orders"), TABLE, ignore_case=False) is Effect.NONE
     assert effect_of(Statement("other", "TRUNCATE shop.orders"), TABLE, ignore_case=False) is Effect.TRUNCATED
     assert effect_of(Statement("SHOP", "TRUNCATE Orders"), TABLE, ignore_case=True) is Effect.TRUNCATED
+
+
+@pytest.mark.parametrize("text", ["TRUNCATE `a``b`", 'TRUNCATE "a`b"'])
+def test_a_name_with_a_quote_in_it_is_recognised(text: str) -> None:
+    assert effect_of(Statement("shop", text), TableName("shop", "a`b"), ignore_case=False) is Effect.TRUNCATED
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "effect"),
+    [
+        ("tä", "TRUNCATE TABLE `tä`", Effect.UNREADABLE),
+        ("tä", "DROP TABLE a, tä", Effect.UNREADABLE),
+        ("tä", "TRUNCATE TABLE `xä`", Effect.NONE),
+        ("tä", "CREATE TABLE `tä` (id INT)", Effect.NONE),
+        ("orders", "TRUNCATE TABLE `tä` /* not shop.orders */", Effect.NONE),
+    ],
+)
+def test_a_name_in_another_character_set_is_not_passed_over(name: str, text: str, effect: Effect) -> None:
+    said = text.encode("latin1").decode(errors="replace")
+    assert effect_of(Statement("shop", said), TableName("shop", name), ignore_case=False) is effect
 
 
 # Events of MySQL

@@ -13,15 +13,20 @@ _TOKEN = re.compile(
     (?P<space> \s+ | /\*(?!M?!).*?(?:\*/|\Z) | \#[^\n]* | --(?=\s|\Z)[^\n]* | /\*M?!\d* | \*/ )
   | (?P<quoted> `(?:[^`]|``)*` )
   | (?P<text> '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" )
-  | (?P<word> [\w$]+ )
+  | (?P<word> [\w$\u0080-\U0010ffff]+ )
   | (?P<sign> . )
     """,
     re.VERBOSE | re.DOTALL,
 )
 """What stands in a comment of the form /*! ... */ is executed, so it is no comment."""
 _WRITES = {"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WITH"}
+_HIDES_WRITES = ("SELECT", "DO", "CALL")
+"""Logged as text only for what the functions in them write, to whatever table."""
+_UNREADABLE = "\ufffd"
+"""Stands for bytes that are no UTF-8: the client wrote in another character set."""
 _LOSES_ROWS = {"DROP", "TRUNCATE", "EXCHANGE", "CONVERT", "DISCARD", "IMPORT"}
 _PARTS = {"PARTITION", "TABLESPACE", "TABLE"}
+_VERSIONING = ("SYSTEM", "VERSIONING")
 _NO_TABLE = {"COLUMN", "INDEX", "KEY"}
 
 
@@ -32,6 +37,8 @@ class Effect(Enum):
     TRUNCATED = "all its rows are gone"
     REPLACED = "it may have other rows now, or another name"
     WRITTEN = "its rows were changed, and not logged as rows"
+    HIDDEN = "nobody can tell: it runs functions that write, and not what they write was logged"
+    UNREADABLE = "nobody can tell: a name in it is in a character set other than UTF-8, and may be the table's"
 
 
 @dataclass(frozen=True)
@@ -47,10 +54,23 @@ class _Token:
 
 def effect_of(statement: Statement, table: TableName, *, ignore_case: bool) -> Effect:
     """Return what a logged statement does to a table."""
-    if table.table.lower() not in statement.text.lower() and table.database.lower() not in statement.text.lower():
+    if statement.text.lstrip()[:7].upper().split(maxsplit=1)[:1] in ([verb] for verb in _HIDES_WRITES):
+        return Effect.HIDDEN
+    if not _may_name(statement.text, table):
         return Effect.NONE
     reader = _Reader(list(_tokens(statement.text)), statement.database, table, ignore_case)
-    verb = reader.take()
+    effect = _effect(reader, reader.take_verb())
+    return Effect.UNREADABLE if effect is not Effect.NONE and reader.guessed else effect
+
+
+def _may_name(text: str, table: TableName) -> bool:
+    """Whether a table's name or that of its database may stand in a text. Quick: most texts are of other tables."""
+    plain = text.replace("``", "`").replace('""', '"').lower()
+    is_there = table.table.lower() in plain or table.database.lower() in plain
+    return is_there or (_UNREADABLE in text and not (table.table + table.database).isascii())
+
+
+def _effect(reader: "_Reader", verb: str) -> Effect:
     if verb in _WRITES:
         return Effect.WRITTEN if reader.mentions_it() else Effect.NONE
     match verb:
@@ -80,6 +100,8 @@ class _Reader:
     def __init__(self, tokens: Sequence[_Token], database: str, table: TableName, ignore_case: bool) -> None:
         self._tokens, self._at = tokens, 0
         self._current, self._table, self._ignore_case = database, table, ignore_case
+        self.guessed = False
+        """Whether a name that could not be read was taken for the one that is looked for."""
 
     @property
     def word(self) -> str:
@@ -94,6 +116,17 @@ class _Reader:
         word = self.word
         self._at += 1
         return word
+
+    def take_verb(self) -> str:
+        """Pass over the statement's verb, and over what may stand before it."""
+        verb = self.take()
+        while verb == "SET" and self.skip("STATEMENT"):  # MariaDB: settings for the one statement behind them.
+            while not self.ended and self.take() != "FOR":
+                pass
+            verb = self.take()
+        if verb == "ANALYZE" and self.skip("FORMAT"):
+            self._at += 2
+        return self.take() if verb == "ANALYZE" and self.word in _WRITES else verb
 
     def skip(self, *words: str) -> bool:
         """Pass over the next keyword if it is one of these."""
@@ -123,6 +156,9 @@ class _Reader:
         return text
 
     def _same(self, one: str, other: str) -> bool:
+        if _UNREADABLE in one and not other.isascii() and other.startswith(one.partition(_UNREADABLE)[0]):
+            self.guessed = True
+            return True
         return one.lower() == other.lower() if self._ignore_case else one == other
 
 
@@ -154,7 +190,10 @@ def _renames(reader: _Reader) -> bool:
 
 
 def _alters(reader: _Reader) -> bool:
-    """Whether rows move without being logged: between tables and partitions, by a name, by leaving out duplicates."""
+    """Whether rows move without being logged: between tables and partitions, by a name, by leaving out duplicates.
+
+    With system versioning rows stay when they are deleted, as rows of the past.
+    """
     loses = False
     while reader.word in ("ONLINE", "OFFLINE", "IGNORE"):
         loses |= reader.take() == "IGNORE"
@@ -168,7 +207,7 @@ def _alters(reader: _Reader) -> bool:
         if word == "RENAME" and reader.word not in _NO_TABLE:
             reader.skip("TO", "AS", "=")
             touched |= reader.take_name() or is_it
-        elif word in _LOSES_ROWS and reader.word in _PARTS:
+        elif (word in _LOSES_ROWS and reader.word in _PARTS) or (word, reader.word) == _VERSIONING:
             touched |= is_it
         elif word == "TABLE":
             touched |= reader.take_name()

@@ -178,6 +178,11 @@ class TransactionLog:
                     f"at {event.begin} of the binary log a statement that names {self._table} was logged as text: "
                     "binlog_format must be ROW in every session; start over with --fresh"
                 )
+            case Effect.HIDDEN | Effect.UNREADABLE as effect:
+                raise SourceError(
+                    f"at {event.begin} of the binary log stands a statement that may have changed {self._table}, and "
+                    f"{effect.value}; start over with --fresh"
+                )
 
     # rows
 
