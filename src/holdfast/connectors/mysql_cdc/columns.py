@@ -12,6 +12,7 @@ bit(n)                              long up to 63 bits, bit(64) is binary
 uuid, inet4, inet6, vector          binary, their bytes
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +54,8 @@ _PLAIN: dict[str, Callable[[], Any]] = {
 }
 _AS_BYTES = {"uuid": 16, "inet6": 16, "inet4": 4}
 _COMPRESSED = "COMPRESSED"
+_VERSIONED = "SYSTEM VERSIONED"
+_CASCADE = re.compile(r"^ *CONSTRAINT (.+?) FOREIGN KEY .* ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,26 @@ def find_table(session: Session, wanted: TableName) -> CdcTable:
     database, table, kind, engine = found[0]
     if "VIEW" in str(kind).upper():
         raise SourceError(f"{wanted} is a view, not a table: its changes are not in the server's log")
+    if str(kind).upper() == _VERSIONED:
+        raise SourceError(
+            f"table {wanted} is system-versioned: its log has rows of the past among the others, and no deletes; "
+            "mysql_cdc cannot read that"
+        )
     name = TableName(str(database), str(table))
     session.check_logged(name)
+    _check_foreign_keys(session, name)
     return CdcTable(name, str(engine).lower() == "innodb")
+
+
+def _check_foreign_keys(session: Session, table: TableName) -> None:
+    """Refuse keys by which rows of another table change ours: the engine does that, and nothing of it is logged."""
+    # To those who may only read a table, information_schema does not show its keys.
+    ((_, definition),) = session.rows(f"SHOW CREATE TABLE {table.sql}")
+    if found := _CASCADE.search(str(definition)):
+        raise SourceError(
+            f"the foreign key {found[1]} of table {table} changes its rows with those of another table (CASCADE or "
+            "SET NULL), and servers do not log such changes: mysql_cdc cannot read that"
+        )
 
 
 def columns_of(session: Session, table: TableName, wanted: Sequence[str] = ()) -> list[CdcColumn]:
