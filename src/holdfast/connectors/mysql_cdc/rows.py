@@ -70,6 +70,12 @@ class RowDecoder:
         if not unknown and not missing:
             return
         now = column_names(self._session, self._table)
+        if unknown and missing:
+            old, new = (missing[0], unknown[0]) if unknown[0] in now else (unknown[0], missing[0])
+            raise SourceError(
+                f"table {self._table} had a column '{old}' and has '{new}' now: if it was renamed, its older values "
+                "would be lost; start over with --fresh"
+            )
         if added := [name for name in unknown if name in now]:
             raise SourceError(
                 f"column '{added[0]}' was added to table {self._table}: start the pipeline again, and it is read "
@@ -79,11 +85,6 @@ class RowDecoder:
             raise SourceError(
                 f"column '{dropped[0]}' was dropped from table {self._table}: start the pipeline again to go on "
                 "without it"
-            )
-        if unknown and missing:
-            raise SourceError(
-                f"table {self._table} had a column '{unknown[0]}' and has '{missing[0]}' now: if it was renamed, its "
-                "older values would be lost; start over with --fresh"
             )
 
     def _decoder(self, column: LoggedColumn, text: TextDecoder | None) -> Decoder:
@@ -118,6 +119,8 @@ def _fits(kind: Kind, type_: Any) -> bool:
             return bool(is_.is_decimal(type_) or is_.is_string(type_))
         case Kind.FLOAT:
             return bool(is_.is_floating(type_))
+        case Kind.DOUBLE:
+            return bool(is_.is_float64(type_))
         case Kind.TEXT | Kind.TIME:
             return bool(is_.is_string(type_))
         case Kind.BINARY:

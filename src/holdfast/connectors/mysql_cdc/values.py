@@ -39,6 +39,7 @@ class Kind(Enum):
     INTEGER = "integer"
     DECIMAL = "decimal"
     FLOAT = "float"
+    DOUBLE = "double"
     TEXT = "text"
     BINARY = "binary"
     DATE = "date"
@@ -64,7 +65,7 @@ def decoder(column: LoggedColumn, text: TextDecoder | None) -> tuple[Kind, Decod
         case logged.FLOAT:
             return Kind.FLOAT, _unpacked("<f")
         case logged.DOUBLE:
-            return Kind.FLOAT, _unpacked("<d")
+            return Kind.DOUBLE, _unpacked("<d")
         case logged.NEWDECIMAL:
             return Kind.DECIMAL, _decimal(metadata[0], metadata[1])
         case logged.DATE:
