@@ -7,8 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pymysql
 import pytest
@@ -21,6 +23,7 @@ from holdfast.connectors.mysql_cdc.gtid import parse_gtids
 from holdfast.connectors.mysql_cdc.position import Place, Position
 from holdfast.core.sources import SourceContext
 from holdfast.errors import SourceError, SourceHistoryLost, SourceUnavailable
+from holdfast.stores.materials import DirectoryMaterials
 
 PLAIN = "id INT PRIMARY KEY, name VARCHAR(50), amount DECIMAL(12,2)"
 MakeWorld = Callable[..., World]
@@ -99,6 +102,49 @@ def test_a_renamed_column_is_never_read_as_null(world: World) -> None:
     end = world.next(start)
     with pytest.raises(SourceError, match=r"had a column 'name' and has 'title' now: .* start over with --fresh"):
         world.read(start, end)
+
+
+def test_a_column_that_is_renamed_while_it_is_read_was_not_added(world: World) -> None:
+    start = world.begin()
+    assert world.reader
+    world.sql("ALTER TABLE {t} CHANGE name title VARCHAR(50)", row(2))
+    with pytest.raises(SourceError, match=r"had a column 'name' and has 'title' now: .* start over with --fresh"):
+        world.changes(start)
+
+
+def test_columns_that_the_snapshot_has_not_are_null_only_if_they_are_new(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.sql(row(1))
+    start = world.begin()
+    world.sql("ALTER TABLE {t} ADD note INT, MODIFY id BIGINT")
+    world.life()
+    assert world.changes(start)[0]["after"] == {"id": 1, "name": "x", "amount": Decimal("1.00"), "note": None}
+    world.sql("ALTER TABLE {t} CHANGE name title VARCHAR(50)")
+    world.life()
+    with pytest.raises(SourceError, match="has a column 'name' and 'title' is read: if it was renamed"):
+        world.changes(start)
+
+
+def test_a_column_that_was_left_out_of_the_snapshot_is_not_null_in_it(make_world: MakeWorld) -> None:
+    world = make_world(columns=["id", "name"])
+    world.sql(row(1))
+    start = world.begin()
+    world.life(columns=["id", "name", "amount"])
+    with pytest.raises(SourceError, match="column 'amount' was left out of the snapshot: start over with --fresh"):
+        world.changes(start)
+
+
+def test_a_double_is_not_rounded_to_the_float_that_the_column_was(make_world: MakeWorld) -> None:
+    world = make_world("id INT PRIMARY KEY, f FLOAT")
+    start = world.begin()
+    assert world.reader
+    world.sql("ALTER TABLE {t} MODIFY f DOUBLE", "INSERT INTO {t} VALUES (1, 16777217), (2, 1e300)")
+    with pytest.raises(
+        SourceError, match=r"column 'f' .* is double in the log and read as float: .* start the pipeline"
+    ):
+        world.changes(start)
+    world.life()
+    assert [change["after"]["f"] for change in world.changes(start)] == [16777217, 1e300]
 
 
 def test_a_column_of_another_type_is_refused_and_a_wider_one_is_read(world: World) -> None:
@@ -479,6 +525,32 @@ def test_a_file_that_had_nothing_for_the_table_may_be_removed(own_server: Server
     world.control.check(moved)
     world.sql(row(1))
     assert ids(world.changes(moved)) == [1]
+
+
+def test_what_a_server_does_to_every_query_does_nothing_to_the_snapshot(
+    own_server: Server, make_world: MakeWorld
+) -> None:
+    world = make_world("id INT PRIMARY KEY, c CHAR(9)", on=own_server)
+    world.sql("INSERT INTO {t} VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    world.sql("SET GLOBAL sql_select_limit = 1", "SET GLOBAL sql_mode = 'PAD_CHAR_TO_FULL_LENGTH'")
+    assert [change["after"]["c"] for change in world.changes(world.begin())] == ["a", "b", "c"]
+
+
+@mariadb_only
+def test_a_snapshot_that_cannot_be_kept_stops_without_receiving_the_rest_of_the_table(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world("id INT PRIMARY KEY, text VARCHAR(1000)", max_rows=10)
+    world.sql("INSERT INTO {t} SELECT seq, REPEAT('x', 1000) FROM seq_1_to_40000")
+    monkeypatch.setattr(DirectoryMaterials, "put_file", Mock(side_effect=OSError("no space")))
+    before = sent_by(world)
+    with pytest.raises(OSError, match="no space"):
+        world.begin()
+    assert sent_by(world) - before < 20_000_000
+
+
+def sent_by(world: World) -> int:
+    return int(world.sql("SHOW GLOBAL STATUS LIKE 'Bytes_sent'")[0][1])
 
 
 # The server

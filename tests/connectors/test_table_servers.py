@@ -182,6 +182,16 @@ def test_many_rows_of_mysql_come_in_pieces(mariadb: mariadb_server.Server, tmp_p
     assert pq.ParquetFile(tmp_path / "out" / "rows.parquet").num_row_groups == 3
 
 
+def test_a_limit_that_the_server_has_for_every_query_leaves_no_rows_out(
+    mariadb: mariadb_server.Server, tmp_path: Path
+) -> None:
+    mariadb.run("SET GLOBAL sql_select_limit = 1")
+    try:
+        assert len(rows_of(tables.mysql(mariadb.url, query="SELECT 1 UNION ALL SELECT 2"), tmp_path / "out")) == 2
+    finally:
+        mariadb.run("SET GLOBAL sql_select_limit = DEFAULT")
+
+
 @pytest.mark.parametrize(
     ("query", "kind", "message"),
     [

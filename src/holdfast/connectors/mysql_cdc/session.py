@@ -33,6 +33,8 @@ _WANTED = {
 _CONFIGURED = {"log_bin"}
 """Cannot be set while the server runs."""
 
+WHOLE_ANSWERS = "SET sql_select_limit = 18446744073709551615"
+"""Undoes what a server may be told to do to every query: to leave out all rows after so many."""
 _Result = TypeVar("_Result")
 
 
@@ -199,7 +201,7 @@ def patiently(work: Callable[[], _Result], seconds: float, clock: Clock = SYSTEM
 
 def connect(address: Address, **settings: Any) -> Any:
     """Open a connection of PyMySQL's, encrypted if the server can. Use it within `translated`."""
-    given = {**address.connection_settings(), **settings}
+    given = {**address.connection_settings(), "init_command": WHOLE_ANSWERS, **settings}
     if address.verifies_server:
         return pymysql.connect(**given)
     # PyMySQL would read all certificates of the system for each connection, only to verify nothing with them.
@@ -207,6 +209,14 @@ def connect(address: Address, **settings: Any) -> Any:
     connection.ssl, connection.ctx = True, _encryption()
     connection.connect()
     return connection
+
+
+def hang_up(connection: Any) -> None:
+    """Close a connection at once. PyMySQL would first receive all rows of an answer that nobody wants any more."""
+    result, connection._result = connection._result, None
+    if result is not None:
+        result.unbuffered_active = False
+    connection.close()
 
 
 @functools.cache

@@ -9,16 +9,16 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.clock import Clock, new_token
 from holdfast.connectors.change_rows import snapshot_rows
 from holdfast.connectors.extras import pa, pq, pymysql_cursors
-from holdfast.connectors.mysql_cdc.columns import CdcColumn, CdcTable, columns_of, fields_of, find_table
+from holdfast.connectors.mysql_cdc.columns import CdcColumn, CdcTable, column_names, columns_of, fields_of, find_table
 from holdfast.connectors.mysql_cdc.position import Place, Position, SnapshotCursor
-from holdfast.connectors.mysql_cdc.session import Session, connect, translated
+from holdfast.connectors.mysql_cdc.session import Session, connect, hang_up, translated
 from holdfast.connectors.mysql_cdc.settings import CdcSettings
 from holdfast.connectors.mysql_cdc.texts import reader_of
 from holdfast.core.sources import Materials
@@ -45,6 +45,8 @@ class Snapshot:
     taken_at_ms: int
     chunks: tuple[int, ...]
     """The number of rows in each file."""
+    table_columns: tuple[str, ...] = ()
+    """All columns that the table had, also those that were not read."""
 
     @property
     def beginning(self) -> Position:
@@ -71,13 +73,19 @@ def take_snapshot(settings: CdcSettings, session: Session, materials: Materials,
     remove_snapshots(materials)
     table = find_table(session, settings.name)
     columns = columns_of(session, table.name, settings.columns)
+    there = tuple(sorted(column_names(session, table.name)))
     attempt = new_token()
     folder = materials.below(f"{FOLDER}/{attempt}")
     with _consistent_view(session, table, columns) as (position, rows):
         taken_at_ms = clock.now_ms()
         chunks = tuple(_keep(rows, columns, folder, settings.max_rows))
-    snapshot = Snapshot(attempt, position, taken_at_ms, chunks)
-    said = {"position": position.offsets(), "taken_at_ms": taken_at_ms, "chunks": chunks}
+    snapshot = Snapshot(attempt, position, taken_at_ms, chunks, there)
+    said = {
+        "position": position.offsets(),
+        "taken_at_ms": taken_at_ms,
+        "chunks": chunks,
+        "table_columns": there,
+    }
     # Last: with it the snapshot is there.
     folder.put(_COMPLETE, json.dumps(said).encode())
     return snapshot
@@ -90,8 +98,10 @@ def _consistent_view(
     """Open the rows as they are at one place of the log, and yield that place with them."""
     address = session.address
     with translated(address), contextlib.ExitStack() as stack:
-        reader = stack.enter_context(connect(address, cursorclass=pymysql_cursors.SSCursor, conv={}))
-        cursor = stack.enter_context(reader.cursor())
+        reader = connect(address, cursorclass=pymysql_cursors.SSCursor, conv={})
+        stack.callback(hang_up, reader)
+        cursor = reader.cursor()
+        cursor.execute("SET sql_mode = ''")  # One of them fills CHAR up with spaces, which the log has not.
         cursor.execute("SET time_zone = '+00:00'")
         cursor.execute(f"SET net_write_timeout = {_SLOW_READER_SECONDS}, lock_wait_timeout = {_LOCK_WAIT_SECONDS}")
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -194,7 +204,13 @@ def open_snapshot(materials: Materials, attempt: str) -> Snapshot:
             f"snapshot {attempt} comes next, and it is not below {materials.place}: start over with --fresh"
         )
     said = json.loads(data)
-    return Snapshot(attempt, Position.from_offsets(said["position"]), said["taken_at_ms"], tuple(said["chunks"]))
+    return Snapshot(
+        attempt,
+        Position.from_offsets(said["position"]),
+        said["taken_at_ms"],
+        tuple(said["chunks"]),
+        tuple(said.get("table_columns", ())),
+    )
 
 
 def check_snapshot(materials: Materials, cursor: SnapshotCursor) -> None:
@@ -229,9 +245,23 @@ def read_chunk(materials: Materials, snapshot: Snapshot, number: int, columns: A
                 f"chunk {number} of snapshot {snapshot.attempt} is gone: {materials.place}"
             ) from None
         with pq.ParquetFile(path) as file:
+            _check_columns(snapshot, file.schema_arrow.names, columns.names)
             for batch in file.iter_batches(_BATCH_ROWS):
                 yield _rows(batch, snapshot, seq, columns)
                 seq += batch.num_rows
+
+
+def _check_columns(snapshot: Snapshot, kept: Sequence[str], read: Sequence[str]) -> None:
+    """Refuse columns whose values the snapshot would have, but has not; those that the table got later are NULL."""
+    missing = [name for name in read if name not in kept]
+    if left_out := [name for name in missing if name in snapshot.table_columns]:
+        raise SourceError(f"column '{left_out[0]}' was left out of the snapshot: start over with --fresh")
+    gone = [name for name in kept if name not in read]
+    if missing and gone:
+        raise SourceError(
+            f"the snapshot has a column '{gone[0]}' and '{missing[0]}' is read: if it was renamed, its values would "
+            "be lost; start over with --fresh"
+        )
 
 
 def _rows(batch: Any, snapshot: Snapshot, seq: int, columns: Any) -> Any:
@@ -247,6 +277,14 @@ def _column(batch: Any, field: Any) -> Any:
     column = batch.column(field.name)
     if column.type.equals(field.type):
         return column
+    if _is_narrower(column.type, field.type):
+        return column.cast(field.type)
     raise SourceError(
         f"column '{field.name}' is {column.type} in the snapshot, not {field.type}: start over with --fresh"
     )
+
+
+def _is_narrower(kept: Any, read: Any) -> bool:
+    """Whether every number of one type is one of the other."""
+    of_one_kind = any(is_(kept) and is_(read) for is_ in (pa.types.is_signed_integer, pa.types.is_floating))
+    return of_one_kind and kept.bit_width < read.bit_width

@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.connectors.extras import pa, pymysql, pymysql_cursors
 from holdfast.connectors.mysql_cdc.address import Address
+from holdfast.connectors.mysql_cdc.session import WHOLE_ANSWERS, hang_up
 from holdfast.connectors.tables.query import QueryTable
 from holdfast.connectors.tables.rows import write_rows
 from holdfast.errors import SourceError, SourceUnavailable
@@ -36,9 +37,11 @@ class MysqlTable(QueryTable):
     def _run(self, directory: str) -> None:
         with (
             self._answering(),
-            contextlib.closing(self._connect()) as connection,
-            connection.cursor() as cursor,
+            contextlib.ExitStack() as stack,
         ):
+            connection = self._connect()
+            stack.callback(hang_up, connection)
+            cursor = connection.cursor()
             cursor.execute("SET time_zone = '+00:00'")
             cursor.execute("START TRANSACTION READ ONLY")
             cursor.execute(self._query)
@@ -51,6 +54,7 @@ class MysqlTable(QueryTable):
         return pymysql.connect(
             **{**self._address.connection_settings(), "read_timeout": self._seconds},
             database=self._address.database or None,
+            init_command=WHOLE_ANSWERS,
             cursorclass=pymysql_cursors.SSCursor,
             conv={kind: read for kind, read in pymysql.converters.conversions.items() if kind != time},
         )
