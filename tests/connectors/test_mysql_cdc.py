@@ -13,6 +13,7 @@ import pytest
 
 from connectors.mariadb_server import MYSQLD, PASSWORD, Server, running
 from connectors.mysql_cdc_world import Offsets, Replica, World
+from holdfast.connectors.mysql_cdc import position as positions
 from holdfast.connectors.mysql_cdc.batches import MOST_ROWS
 from holdfast.connectors.mysql_cdc.settings import CdcSettings
 from holdfast.connectors.mysql_cdc.snapshot import FOLDER
@@ -226,6 +227,21 @@ def test_a_transaction_larger_than_a_batch_comes_whole_and_in_order(world: World
     assert table["seq"].to_pylist() == list(range(13000))
     assert max(len(batch) for batch in table.to_batches()) <= 2 * MOST_ROWS
     assert [change["after"]["id"] for change in table.slice(10000).to_pylist()] == list(range(7001, 10001))
+
+
+def test_a_place_that_no_server_can_be_asked_for_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: reading goes on after a transaction of 4 GB. Method: everything is beyond the farthest place."""
+    monkeypatch.setattr(positions, "FARTHEST", 0)
+    start = world.begin()
+    world.sql(row(1), row(2), row(3))
+    changes, end = world.read_all(start, 1)
+    assert [change["after"]["id"] for change in changes] == [1, 2, 3]
+    world.life()
+    world.control.check(end)
+    with pytest.raises(SourceHistoryLost):
+        world.control.check({**end, "binlog_position": str(int(end["binlog_position"]) - 1)})
+    world.sql(row(4))
+    assert ops(world.changes(end)) == ["insert"]
 
 
 def test_other_tables_change_nothing_until_much_of_the_log_went_by(make_world: MakeWorld) -> None:

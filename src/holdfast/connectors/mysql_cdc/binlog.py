@@ -55,7 +55,8 @@ class BinlogStream:
     def __init__(self, address: Address, start: Position, replica_id: int) -> None:
         """Read from where `start` is in the log of its server, under a number that no replica has."""
         self._address, self._start, self._replica_id = address, start, replica_id
-        self._place = start.place
+        # What cannot be asked for is looked for from the beginning of its file.
+        self._place = start.place if start.place.can_be_asked_for else Place(start.place.file, LOG_BEGINNING)
         self._checksums = False
         self._connection: Any = None
         self.received = 0
@@ -86,7 +87,7 @@ class BinlogStream:
                 data = packet.get_all_data()
                 self.received += len(data)
                 event = self._event(data)
-                if event is not None:
+                if event is not None and event.begin.order >= self._start.place.order:
                     yield event
 
     def _asked(self) -> Any:

@@ -75,8 +75,15 @@ class LogPlaces:
         if position.gtids is None:
             return True
         if self._session.facts.mariadb:
-            return self._session.gtids_at(position.place) == position.gtids
+            return self._gtids_at(position.place) == position.gtids
         return self._is_within(position.gtids, position.place.file, list(files)) and self._goes_on(position)
+
+    def _gtids_at(self, place: Place) -> GtidSet | None:
+        if place.can_be_asked_for:
+            return self._session.gtids_at(place)
+        boundaries = (boundary.position for boundary in self._boundaries(place.file))
+        reached = next((position for position in boundaries if position.place.order >= place.order), None)
+        return reached.gtids if reached is not None and reached.place == place else None
 
     def _is_within(self, gtids: GtidSet, file: str, files: Sequence[str]) -> bool:
         """Whether a MySQL server's file begins with no more transactions than these, and ends with no fewer."""

@@ -10,6 +10,8 @@ from holdfast.errors import SourceError
 
 LOG_BEGINNING = 4
 """The place of the first event in a log file, after its magic number."""
+FARTHEST = (1 << 32) - 1
+"""The last place that a server can be asked for, in four bytes. A file with a huge transaction goes beyond it."""
 _GTIDS, _FILE, _OFFSET, _SERVER, _SNAPSHOT = "gtid_set", "binlog_file", "binlog_position", "server_id", "snapshot"
 _CURSOR = re.compile(r"(\d+)/(\d+)@([0-9a-f]+)")
 _NUMBERED = re.compile(r".+\.(\d+)")
@@ -30,6 +32,11 @@ class Place:
     def order(self) -> tuple[int, int]:
         """What compares places of one log."""
         return file_number(self.file), self.offset
+
+    @property
+    def can_be_asked_for(self) -> bool:
+        """Whether a server understands it."""
+        return self.offset <= FARTHEST
 
     def __str__(self) -> str:
         return f"{self.file}:{self.offset}"
