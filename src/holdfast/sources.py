@@ -109,6 +109,7 @@ def mysql_cdc(
     idle_bytes: int = 16 << 20,
     server_id: int | None = None,
     on_history_lost: str = "stop",
+    on_cascade: str = "stop",
 ) -> SourceSpec:
     """Read a table of a MySQL or MariaDB server: its rows first, then every change, in the order of commits.
 
@@ -121,6 +122,8 @@ def mysql_cdc(
     ends with a transaction. When `idle_bytes` of the log have nothing of this table, the position moves on without
     rows. The log is read as replicas do, under numbers that no replica has; `server_id` names the first of two to use
     instead. Changes that were not read and are gone stop the pipeline, unless `on_history_lost` is "continue".
+    A table whose foreign keys change its rows with those of another (CASCADE, SET NULL) is refused, as no log has that;
+    with `on_cascade` "ignore" such changes are missed.
     """
     return mysql_cdc_source(
         url,
@@ -131,6 +134,7 @@ def mysql_cdc(
         idle_bytes=idle_bytes,
         server_id=server_id,
         on_history_lost=on_history_lost,
+        on_cascade=on_cascade,
     )
 
 

@@ -444,6 +444,13 @@ def test_a_table_that_does_not_fit_is_refused_at_open(tmp_path: Path, make: dict
         Writer(APPEND, tmp_path)
 
 
+def test_a_table_that_forgets_ledgers_is_refused_at_open(tmp_path: Path) -> None:
+    settings = {"delta.setTransactionRetentionDuration": "interval 7 days"}
+    DeltaTable.create(str(tmp_path / "target"), SCHEMA, configuration=settings, raise_if_key_not_exists=False)
+    with pytest.raises(SinkError, match="setTransactionRetentionDuration"):
+        Writer(APPEND, tmp_path)
+
+
 def test_a_table_with_constraints_is_refused_at_open(tmp_path: Path) -> None:
     DeltaTable.create(str(tmp_path / "target"), SCHEMA).alter.add_constraint({"positive": "amount > 0"})
     with pytest.raises(SinkError, match=r"delta\.constraints\.positive"):

@@ -137,15 +137,23 @@ def mariadb() -> Iterator[mariadb_server.Server]:
             "SET time_zone = '+00:00'",
             """CREATE TABLE types (
               t1 TINYINT, u1 TINYINT UNSIGNED, i4 INT, u4 INT UNSIGNED, i8 BIGINT, u8 BIGINT UNSIGNED,
-              f FLOAT, d DOUBLE, n DECIMAL(9,2), wide DECIMAL(60,2), y YEAR, da DATE, ti TIME(3),
+              d DOUBLE, n DECIMAL(9,2), wide DECIMAL(60,9), y YEAR, da DATE, ti TIME(3),
               dt DATETIME(6), ts TIMESTAMP NULL, v VARCHAR(10), raw VARBINARY(4), bits BIT(9), choice ENUM('a','b'),
               j JSON, big LONGTEXT)""",
-            """INSERT INTO types VALUES (-1, 255, -2, 4000000000, -3, 18446744073709551615, 0.5, 1.25, -12.30, 1.5,
+            """INSERT INTO types VALUES (-1, 255, -2, 4000000000, -3, 18446744073709551615, 1.25, -12.30, 0,
               2024, '2024-01-02', '-10:20:30.5', '2024-01-02 03:04:05.678901', '2024-01-02 03:04:05', 'grün', x'0001',
               b'100000001', 'b', '{"a": 1}', 'text')""",
             "INSERT INTO types (t1) VALUES (NULL)",
         )
         yield server
+
+
+def test_a_float_that_mysql_would_round_is_refused(mariadb: mariadb_server.Server, tmp_path: Path) -> None:
+    mariadb.run("CREATE TABLE floats (f FLOAT)", "INSERT INTO floats VALUES (16777217)")
+    with pytest.raises(SourceError, match=r"column 'f' is a FLOAT.*write f \+ 0e0"):
+        rows_of(tables.mysql(mariadb.url, query="SELECT f FROM floats"), tmp_path / "out")
+    [row] = rows_of(tables.mysql(mariadb.url, query="SELECT f + 0e0 AS f FROM floats"), tmp_path / "exact")
+    assert row == {"f": 16_777_216.0}
 
 
 def test_mysql_types_become_sparks(mariadb: mariadb_server.Server, tmp_path: Path) -> None:
@@ -158,10 +166,9 @@ def test_mysql_types_become_sparks(mariadb: mariadb_server.Server, tmp_path: Pat
         "u4": 4_000_000_000,
         "i8": -3,
         "u8": Decimal(2**64 - 1),
-        "f": 0.5,
         "d": 1.25,
         "n": Decimal("-12.30"),
-        "wide": "1.50",
+        "wide": "0.000000000",
         "y": 2024,
         "da": datetime.date(2024, 1, 2),
         "ti": "-10:20:30.500",

@@ -459,7 +459,7 @@ def test_every_kind_of_table(tmp_path: Path) -> None:
         "path": str(tmp_path / "regions.csv"),
         "format": "csv",
         "schema": "id long, region string",
-        "options": {"header": "true"},
+        "options": {"enforceSchema": "false", "header": "true", "mode": "FAILFAST"},
     }
     assert specs["staff"].form.schema == "id long"
     assert "hunter22" not in "".join(str(spec.identity()) for spec in specs.values())

@@ -29,6 +29,8 @@ _REFUSED_SETTINGS = {
     ("delta.enableIcebergCompatV2", "true"),
 }
 _APPEND_ONLY = "delta.appendOnly"
+_FORGETS_LEDGERS = "delta.setTransactionRetentionDuration"
+"""Our ledger is among what is dropped from the log after that time."""
 _REFUSED_METADATA = ("delta.generationExpression", "delta.invariants", "delta.identity.start")
 
 
@@ -79,7 +81,7 @@ def check_table(table: Any, schema: Any, partition_by: tuple[str, ...], *, merge
     """Refuse a table that these rows do not fit, or that needs checks our writer does not make."""
     settings: Mapping[str, str] = table.metadata().configuration
     refused = [key for key, value in settings.items() if (key, value.lower()) in _REFUSED_SETTINGS]
-    refused += [key for key in settings if key.startswith("delta.constraints.")]
+    refused += [key for key in settings if key.startswith("delta.constraints.") or key == _FORGETS_LEDGERS]
     if merges and is_append_only(table):
         refused.append(_APPEND_ONLY)
     if refused:

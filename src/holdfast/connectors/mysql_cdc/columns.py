@@ -20,6 +20,7 @@ from typing import Any
 from holdfast.connectors.extras import pa
 from holdfast.connectors.mysql_cdc.address import TableName, quoted
 from holdfast.connectors.mysql_cdc.session import Session
+from holdfast.connectors.mysql_cdc.settings import CdcSettings
 from holdfast.errors import SourceError
 
 _COLUMNS = """
@@ -78,8 +79,9 @@ class CdcColumn:
     """What a query reads it with."""
 
 
-def find_table(session: Session, wanted: TableName) -> CdcTable:
+def find_table(session: Session, settings: CdcSettings) -> CdcTable:
     """Return the table; refuse what is none, or what the server does not log."""
+    wanted = settings.name
     found = session.rows(_TABLE, wanted.database, wanted.table)
     if not found:
         raise SourceError(f"there is no table {wanted} on {session.address.server} that this user may read")
@@ -93,18 +95,19 @@ def find_table(session: Session, wanted: TableName) -> CdcTable:
         )
     name = TableName(str(database), str(table))
     session.check_logged(name)
-    _check_foreign_keys(session, name)
+    if settings.on_cascade == "stop":
+        _refuse_cascades(session, name)
     return CdcTable(name, str(engine).lower() == "innodb")
 
 
-def _check_foreign_keys(session: Session, table: TableName) -> None:
+def _refuse_cascades(session: Session, table: TableName) -> None:
     """Refuse keys by which rows of another table change ours: the engine does that, and nothing of it is logged."""
     # To those who may only read a table, information_schema does not show its keys.
     ((_, definition),) = session.rows(f"SHOW CREATE TABLE {table.sql}")
     if found := _CASCADE.search(str(definition)):
         raise SourceError(
             f"the foreign key {found[1]} of table {table} changes its rows with those of another table (CASCADE or "
-            "SET NULL), and servers do not log such changes: mysql_cdc cannot read that"
+            "SET NULL), and servers do not log such changes. Drop the key, or miss them: on_cascade='ignore'"
         )
 
 

@@ -70,7 +70,7 @@ class MysqlCdcControl:
 
     def _check_table(self) -> None:
         self._session.check_settings()
-        table = find_table(self._session, self._settings.name)
+        table = find_table(self._session, self._settings)
         columns_of(self._session, table.name, self._settings.columns)
 
     # beside the epochs

@@ -11,9 +11,10 @@ from holdfast.errors import PipelineDefinitionError
 FORMAT = "holdfast_mysql_cdc"
 URL = "secret_url"
 """Spark itself hides options with such a name."""
-TUNING = frozenset({"max_rows", "idle_bytes", "server_id", "on_history_lost"})
+TUNING = frozenset({"max_rows", "idle_bytes", "server_id", "on_history_lost", "on_cascade"})
 """Options that may change at any time: they say how the log is read, and what is done about an accident."""
 ON_HISTORY_LOST = ("stop", "continue")
+ON_CASCADE = ("stop", "ignore")
 _LARGEST_ID = (1 << 32) - 2
 _OWN_IDS = 1 << 31
 
@@ -30,11 +31,14 @@ class CdcSettings:
     idle_bytes: int = 16 << 20
     server_id: int | None = None
     on_history_lost: str = "stop"
+    on_cascade: str = "stop"
 
     def __post_init__(self) -> None:
         assert self.name
         if self.on_history_lost not in ON_HISTORY_LOST:
             raise PipelineDefinitionError(f"on_history_lost is one of {', '.join(ON_HISTORY_LOST)}")
+        if self.on_cascade not in ON_CASCADE:
+            raise PipelineDefinitionError(f"on_cascade is one of {', '.join(ON_CASCADE)}")
         for name in ("max_rows", "idle_bytes"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise PipelineDefinitionError(f"{name} of the mysql_cdc source is at least 1")
@@ -88,4 +92,5 @@ class CdcSettings:
             idle_bytes=int(options["idle_bytes"]),
             server_id=int(options["server_id"]) if options["server_id"] else None,
             on_history_lost=options["on_history_lost"],
+            on_cascade=options["on_cascade"],
         )

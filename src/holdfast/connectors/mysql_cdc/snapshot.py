@@ -71,7 +71,7 @@ class Snapshot:
 def take_snapshot(settings: CdcSettings, session: Session, materials: Materials, clock: Clock) -> Snapshot:
     """Keep the table's rows; what an attempt that broke off left behind goes first."""
     remove_snapshots(materials)
-    table = find_table(session, settings.name)
+    table = find_table(session, settings)
     columns = columns_of(session, table.name, settings.columns)
     there = tuple(sorted(column_names(session, table.name)))
     attempt = new_token()

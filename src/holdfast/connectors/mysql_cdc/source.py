@@ -20,6 +20,7 @@ def mysql_cdc_source(
     idle_bytes: int,
     server_id: int | None,
     on_history_lost: str,
+    on_cascade: str,
 ) -> SourceSpec:
     """Describe a table's changes as a source."""
     pymysql.require()
@@ -31,6 +32,7 @@ def mysql_cdc_source(
         idle_bytes=idle_bytes,
         server_id=server_id,
         on_history_lost=on_history_lost,
+        on_cascade=on_cascade,
     )
     return SourceSpec(
         FORMAT,

@@ -20,7 +20,7 @@ _TOKEN = re.compile(
 )
 """What stands in a comment of the form /*! ... */ is executed, so it is no comment."""
 _WRITES = {"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WITH"}
-_HIDES_WRITES = ("SELECT", "DO", "CALL")
+_HIDES_WRITES = re.compile(r"(?:\s|/\*.*?\*/)*(?:SELECT|DO|CALL)\b", re.IGNORECASE | re.DOTALL)
 """Logged as text only for what the functions in them write, to whatever table."""
 _UNREADABLE = "\ufffd"
 """Stands for bytes that are no UTF-8: the client wrote in another character set."""
@@ -54,7 +54,7 @@ class _Token:
 
 def effect_of(statement: Statement, table: TableName, *, ignore_case: bool) -> Effect:
     """Return what a logged statement does to a table."""
-    if statement.text.lstrip()[:7].upper().split(maxsplit=1)[:1] in ([verb] for verb in _HIDES_WRITES):
+    if _HIDES_WRITES.match(statement.text):
         return Effect.HIDDEN
     if not _may_name(statement.text, table):
         return Effect.NONE

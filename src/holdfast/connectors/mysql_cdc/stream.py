@@ -64,7 +64,7 @@ def schema_of(settings: CdcSettings) -> Any:
     """Ask the server for the columns that are read now."""
     with contextlib.closing(Session(settings.address)) as session:
         session.check_settings()
-        table = find_table(session, settings.name)
+        table = find_table(session, settings)
         return fields_of(columns_of(session, table.name, settings.columns))
 
 
@@ -178,14 +178,16 @@ class _LogReader:
 
     def read(self, part: LogPart) -> Iterator[Any]:
         """Yield the rows of the range. Those of a transaction come once it is known to be whole."""
-        self._position, until = part.begin, self._clock.monotonic() + PATIENCE_SECONDS
+        self._position, until = part.begin, None
         while not self._position.same_place_in_log(part.end):
             before = self._position
             try:
                 yield from self._attempt(part.end)
             except SourceUnavailable:
                 self._batches.abandon_transaction()
-                until = self._clock.monotonic() + PATIENCE_SECONDS if self._position != before else until
+                if until is None or self._position != before:
+                    # From here on, however long it took to come here: a large transaction may take longer than this.
+                    until = self._clock.monotonic() + PATIENCE_SECONDS
                 if self._clock.monotonic() > until:
                     raise
                 self._clock.sleep(RETRY_SECONDS)

@@ -35,10 +35,7 @@ class MysqlTable(QueryTable):
         return {"server": self._address.server, "database": self._address.database}
 
     def _run(self, directory: str) -> None:
-        with (
-            self._answering(),
-            contextlib.ExitStack() as stack,
-        ):
+        with self._answering(), contextlib.ExitStack() as stack:
             connection = self._connect()
             stack.callback(hang_up, connection)
             cursor = connection.cursor()
@@ -90,9 +87,14 @@ class _Column:
         elif field.type_code in (kind.DECIMAL, kind.NEWDECIMAL):
             self.type = _decimal(field, unsigned)
             if self.type == pa.string():
-                self.convert = str
-        elif field.type_code in (kind.FLOAT, kind.DOUBLE):
-            self.type = pa.float32() if field.type_code == kind.FLOAT else pa.float64()
+                self.convert = "{:f}".format
+        elif field.type_code == kind.FLOAT:
+            raise SourceError(
+                f"column '{field.name}' is a FLOAT, of which servers tell no more than six digits: write "
+                f"{field.name} + 0e0 in the query, which is the same as a DOUBLE"
+            )
+        elif field.type_code == kind.DOUBLE:
+            self.type = pa.float64()
         elif field.type_code in (kind.DATE, kind.NEWDATE):
             self.type = pa.date32()
         elif field.type_code in (kind.TIMESTAMP, kind.DATETIME):

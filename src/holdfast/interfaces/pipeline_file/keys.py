@@ -105,6 +105,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "idle_bytes",
         "server_id",
         "on_history_lost",
+        "on_cascade",
     ),
     f"{SOURCE}.watermark": ("column", "delay"),
     TABLE: ("delta", "files", "postgres", "mysql", "sqlite", "refresh"),

@@ -112,6 +112,7 @@ _MYSQL_CDC_KEYS: Readers = {
     "idle_bytes": lambda node: node.integer(1),
     "server_id": lambda node: node.integer(1),
     "on_history_lost": lambda node: node.text(("stop", "continue")),
+    "on_cascade": lambda node: node.text(("stop", "ignore")),
 }
 
 
