@@ -52,7 +52,7 @@ def rows_of(messages: RowMessages) -> list[tuple[Row | None, Row | None]]:
         values = zip(*(messages.texts(column).to_pylist() for column in columns), strict=True)
         return [list(row) if there else None for row, there in zip(values, image.present, strict=True)]
 
-    after = [messages.completed(place, in_key=place == 0) for place in range(len(messages.after.columns))]
+    after = [messages.completed(place) for place in range(len(messages.after.columns))]
     before = side(messages.before, messages.before.columns)
     return list(zip(before, side(messages.after, after), strict=True))
 
@@ -88,7 +88,7 @@ def test_what_was_not_sent_is_taken_from_the_row_before_as_far_as_that_has_it() 
         ],
         3,
     )
-    columns = [messages.completed(place, in_key=place == 0) for place in range(3)]
+    columns = [messages.completed(place) for place in range(3)]
     assert [messages.texts(column).to_pylist() for column in columns] == [
         [b"1", b"2", None],
         [b"old", None, None],

@@ -181,6 +181,21 @@ def test_large_values_that_were_not_sent_are_named(new: New) -> None:
     assert rows[-1]["before"] == {"id": 2, "name": "b", "amount": Decimal("1.00"), "note": large}
 
 
+def test_a_partition_may_have_another_identity_than_its_table(new: New) -> None:
+    """Goal: only what the old key has is taken from it. Method: the table says FULL, its partition does not."""
+    world = new("id int PRIMARY KEY")
+    world.sql(f"DROP TABLE {world.table}")
+    world.sql(f"CREATE TABLE {world.table} (id int PRIMARY KEY, large text) PARTITION BY RANGE (id)")
+    world.sql(f"CREATE TABLE {world.table}_0 PARTITION OF {world.table} FOR VALUES FROM (0) TO (100)")
+    world.sql(f"ALTER TABLE {world.table}_0 ALTER large SET STORAGE EXTERNAL")
+    world.sql(f"ALTER TABLE {world.table} REPLICA IDENTITY FULL")
+    world.sql(f"INSERT INTO {world.table} VALUES (1, repeat('x', 100000))")
+    start = world.begin()
+    world.sql(f"UPDATE {world.table} SET id = 2")
+    _, update = world.changes(start)
+    assert (update["after"], update["unchanged"]) == ({"id": 2, "large": None}, ["large"])
+
+
 def test_a_large_key_is_taken_from_the_old_key(new: New) -> None:
     world = new("name text PRIMARY KEY, id int UNIQUE NOT NULL")
     world.sql(f"CREATE UNIQUE INDEX both_keys ON {world.table} (id, name)")

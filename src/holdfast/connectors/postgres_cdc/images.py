@@ -53,7 +53,6 @@ class RowMessages:
         with_rows = (self.kinds == INSERT) | (self.kinds == UPDATE) | (self.kinds == DELETE)
         self._refuse(with_rows & (lengths < _SHORTEST), "it is cut off")
         tags = np.where(with_rows, self._data[np.minimum(self._starts + _ROW_AT - 1, self._ends)], 0)
-        self.before_is_key = tags == _KEY
         has_before = (tags == _KEY) | (tags == _OLD)
         self._refuse((self.kinds == INSERT) & (tags != _NEW), "an insert without a new row")
         self._refuse((self.kinds == DELETE) & ~has_before, "a delete without an old row")
@@ -92,10 +91,14 @@ class RowMessages:
             number = (number << 8) | self._data[at + byte]
         return number
 
-    def completed(self, place: int, *, in_key: bool) -> Column:
-        """Return a column after the change; what was not sent is taken from the row before, as far as that has it."""
+    def completed(self, place: int) -> Column:
+        """Return a column after the change; what was not sent is that of the row before, as far as that has it.
+
+        A value that is large enough to be left out is not NULL. So NULL there only means that the key does not have
+        the column, whatever the Relation says: a partition may have another REPLICA IDENTITY than its table.
+        """
         after, before = self.after.columns[place], self.before.columns[place]
-        known = (after.kinds == _UNCHANGED) & self.before.present & (in_key | ~self.before_is_key)
+        known = (after.kinds == _UNCHANGED) & (before.kinds == _TEXT)
         return Column(*(np.where(known, ours, theirs) for ours, theirs in zip(before, after, strict=True)))
 
     def texts(self, column: Column) -> Any:

@@ -91,7 +91,7 @@ class ChangeRows:
         transactions = [transaction for transaction in self._transactions if transaction.rows]
         self._transactions = [self._transactions[-1].rest()]
         self._messages, self._bytes = [], 0
-        after = [None if place is None else self._after(messages, place) for place in self._layout.places]
+        after = [None if place is None else messages.completed(place) for place in self._layout.places]
         before = [None if place is None else messages.before.columns[place] for place in self._layout.places]
         arrays = {
             **_in_common(transactions),
@@ -102,10 +102,6 @@ class ChangeRows:
         }
         columns = [arrays[field.name].cast(field.type) for field in self._schema]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
-
-    def _after(self, messages: RowMessages, place: int) -> Column:
-        assert self._layout is not None
-        return messages.completed(place, in_key=self._layout.relation.columns[place].in_key)
 
     def _images(self, messages: RowMessages, columns: Sequence[Column | None], present: Any) -> Any:
         arrays = [
