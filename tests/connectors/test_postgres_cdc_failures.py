@@ -439,6 +439,34 @@ def test_a_table_that_was_renamed_stops_the_pipeline(new: New, monkeypatch: pyte
         world.control.check(start)
 
 
+def test_changes_under_another_name_are_not_passed_over(new: New) -> None:
+    """Goal: a table that has its name again is not "no changes". Method: write while it is called otherwise."""
+    world = new()
+    start = world.begin()
+    world.sql(f"ALTER TABLE {world.table} RENAME TO elsewhere")
+    world.sql(f"INSERT INTO {world.schema}.elsewhere VALUES (1)")
+    world.sql(f"ALTER TABLE {world.schema}.elsewhere RENAME TO rows")
+    insert(world, 2)
+    with pytest.raises(SourceError, match=r"was renamed to .*elsewhere"):
+        world.next(start)
+
+
+def test_a_table_that_was_made_again_is_another_one_in_a_publication_of_all(new: New) -> None:
+    """Goal: nobody takes the rows of two tables for one. Method: what is published does not change by that."""
+    world = new()
+    world.sql(f"CREATE PUBLICATION {world.slot} FOR ALL TABLES")
+    try:
+        start = world.begin()
+        insert(world, 1)
+        world.sql(f"CREATE TABLE {world.schema}.again (LIKE {world.table} INCLUDING ALL)")
+        world.sql(f"DROP TABLE {world.table}")
+        world.sql(f"ALTER TABLE {world.schema}.again RENAME TO rows")
+        with pytest.raises(SourceError, match="was dropped and made again"):
+            world.next(start)
+    finally:
+        world.sql(f"DROP PUBLICATION {world.slot}")
+
+
 # The server goes away
 
 

@@ -82,9 +82,13 @@ class TableMessages:
     def _relation(self, data: bytes) -> bool:
         message = parse(data)
         assert isinstance(message, Relation)
-        ours = (message.schema, message.name) == (self._table.schema, self._table.name)
-        if self._is_ours.get(message.id) and not ours:
-            raise SourceError(f"table {self._table.sql} was renamed to '{message.schema}.{message.name}'")
+        # By its id: one that has its name again has changes under another name in between.
+        ours = message.id == self._table.id
+        if ours != ((message.schema, message.name) == (self._table.schema, self._table.name)):
+            what = f"was renamed to '{message.schema}.{message.name}'" if ours else "was dropped and made again"
+            raise SourceError(
+                f"table {self._table.sql} {what}, and changes from then come next: start over with --fresh"
+            )
         self._is_ours[message.id] = ours
         if ours:
             self._form = data
