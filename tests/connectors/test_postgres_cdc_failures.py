@@ -6,9 +6,11 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
@@ -137,6 +139,55 @@ def test_a_transaction_that_is_open_is_named(new: New, monkeypatch: pytest.Monke
         with pytest.raises(SourceUnavailable, match=f"that of process {pid} is open since"):
             world.begin()
     assert world.begin()
+
+
+def test_a_column_that_is_added_while_the_slot_waits_is_in_the_snapshot(new: New) -> None:
+    """Goal: the snapshot has the columns of its own moment. Method: add one in a transaction that the slot awaits."""
+    world = new("id int PRIMARY KEY")
+    world.sql(f"INSERT INTO {world.table} VALUES (1)")
+    world.sql(f"CREATE PUBLICATION {world.slot} FOR TABLE {world.table}")
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'CREATE_REP%' AND wait_event_type = 'Lock'"
+    with psycopg.connect(world.url) as other, ThreadPoolExecutor() as pool:
+        other.execute(f"CREATE TABLE {world.schema}.written (id int)")
+        beginning = pool.submit(world.begin)
+        while not world.sql(waiting):
+            assert not beginning.done()
+        other.execute(f"ALTER TABLE {world.table} ADD COLUMN extra int DEFAULT 7")
+        other.commit()
+        start = beginning.result()
+    assert [row["after"] for row in world.changes(start)] == [{"id": 1, "extra": 7}]
+
+
+@pytest.mark.parametrize("times", [1, 99])
+@pytest.mark.parametrize("shape", ["", "PARTITION BY RANGE (id)"])
+def test_a_table_that_is_rewritten_before_it_is_copied_is_not_empty(
+    new: New, monkeypatch: pytest.MonkeyPatch, shape: str, times: int
+) -> None:
+    """Goal: no snapshot is without rows because the server hides those of a rewritten table from it."""
+    world = new("id int PRIMARY KEY")
+    world.sql(f"DROP TABLE {world.table}")
+    world.sql(f"CREATE TABLE {world.table} (id int PRIMARY KEY, amount int) {shape}")
+    if shape:
+        world.sql(f"CREATE TABLE {world.table}_0 PARTITION OF {world.table} DEFAULT")
+    world.sql(f"INSERT INTO {world.table} VALUES (1, 1)")
+    create = postgres_cdc_snapshot._create_slot
+
+    def overtaken(*given: Any) -> Any:
+        nonlocal times
+        created = create(*given)
+        if times > 0:
+            world.sql(f"ALTER TABLE {world.table} ALTER COLUMN amount TYPE {('int', 'bigint')[times % 2]}")
+        times -= 1
+        return created
+
+    with monkeypatch.context() as patch:
+        patch.setattr(postgres_cdc_snapshot, "_create_slot", overtaken)
+        if times > 1:
+            with pytest.raises(SourceUnavailable, match="was rewritten"):
+                world.begin()
+            world.life()
+            times = 0
+        assert ids(world.changes(world.begin())) == [1]
 
 
 # Changes that are gone

@@ -1,5 +1,6 @@
 """A PostgreSQL table beside its changes: its slot, its snapshot, how far behind we are, what may be let go."""
 
+import contextlib
 import json
 import logging
 from collections.abc import Mapping
@@ -19,7 +20,14 @@ from holdfast.connectors.postgres_cdc.slots import (
     held_slot,
     refuse_other_history,
 )
-from holdfast.connectors.postgres_cdc.snapshot import FOLDER, find_snapshot, remove_snapshot, take_snapshot
+from holdfast.connectors.postgres_cdc.snapshot import (
+    FOLDER,
+    Overtaken,
+    Snapshot,
+    find_snapshot,
+    remove_snapshot,
+    take_snapshot,
+)
 from holdfast.connectors.postgres_cdc.table import (
     CdcTable,
     check_publication,
@@ -32,6 +40,8 @@ from holdfast.core.sources import Lag, Offsets, SourceContext
 from holdfast.errors import SourceError, SourceHistoryLost
 
 _BEGUN = f"{FOLDER}/begun.json"
+_ATTEMPTS = 20
+"""So often a snapshot is begun that a rewrite of the table comes between."""
 _REST = 10
 """After moving the slot it is left alone for so many times as long as that took."""
 _log = logging.getLogger(__name__)
@@ -65,10 +75,18 @@ class PostgresCdcControl:
         snapshot = find_snapshot(self._context.materials)
         slot = find_slot(self._session, self._settings.slot)
         if snapshot is None or slot is None or slot.lost or slot.confirmed > snapshot.lsn:
-            self._make_room()
-            columns = columns_to_read(self._session, self._settings, table)
-            snapshot = take_snapshot(self._settings, table, columns, self._context.materials)
+            # What this refuses is refused before there is a slot.
+            columns_to_read(self._session, self._settings, table)
+            snapshot = self._taken_snapshot(table)
         return Position(snapshot.lsn, 0 if snapshot.chunks else None).offsets()
+
+    def _taken_snapshot(self, table: CdcTable) -> Snapshot:
+        for _ in range(_ATTEMPTS - 1):
+            self._make_room()
+            with contextlib.suppress(Overtaken):
+                return take_snapshot(self._settings, table, self._context.materials)
+        self._make_room()
+        return take_snapshot(self._settings, table, self._context.materials)
 
     def _make_room(self) -> None:
         """Drop the slot of an attempt that broke off, and note that the next one is ours."""

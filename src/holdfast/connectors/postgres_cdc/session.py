@@ -49,21 +49,30 @@ class Session:
         self._connection: Any = None
 
     def run(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """Run a statement in a transaction of its own; return its rows, none when it has none."""
+        """Run a statement, in a transaction of its own unless one is open; return its rows, none when it has none."""
         with self._translated():
             cursor = self._connected().execute(statement, parameters or None)
             return list(cursor.fetchall()) if cursor.description else []
 
     @contextlib.contextmanager
-    def copying(self, *preparations: str, query: str) -> Iterator[Iterator[bytes]]:
-        """Read the rows of a query in COPY's text form, in a read-only transaction that begins as told."""
+    def transaction(self, *preparations: str) -> Iterator[None]:
+        """Run what is run within as one transaction, which begins as told."""
         with self._translated():
             connection = self._connected()
-            with connection.transaction(), connection.cursor() as cursor:
+            with connection.transaction():
                 for statement in preparations:
-                    cursor.execute(statement)
-                with cursor.copy(f"COPY ({query}) TO STDOUT") as copy:
-                    yield (bytes(line) for line in copy)
+                    connection.execute(statement)
+                yield
+
+    @contextlib.contextmanager
+    def copying(self, query: str) -> Iterator[Iterator[bytes]]:
+        """Read the rows of a query in COPY's text form."""
+        with (
+            self._translated(),
+            self._connected().cursor() as cursor,
+            cursor.copy(f"COPY ({query}) TO STDOUT") as copy,
+        ):
+            yield (bytes(line) for line in copy)
 
     def close(self) -> None:
         """Let the connection go."""

@@ -19,7 +19,7 @@ from holdfast.connectors.extras import pa, pq, psycopg
 from holdfast.connectors.postgres_cdc.positions import lsn_text, parse_lsn, sortable_lsn
 from holdfast.connectors.postgres_cdc.session import Session, connect, translated
 from holdfast.connectors.postgres_cdc.settings import CdcSettings
-from holdfast.connectors.postgres_cdc.table import CdcTable
+from holdfast.connectors.postgres_cdc.table import CdcTable, columns_to_read
 from holdfast.connectors.postgres_cdc.values import column_of, holds
 from holdfast.connectors.sql_statements import listed
 from holdfast.core.sources import Materials
@@ -36,9 +36,17 @@ _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _OPEN_TRANSACTIONS = """
 SELECT pid, xact_start::text FROM pg_stat_activity
 WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 1"""
+_REWRITTEN = """
+SELECT 1 FROM pg_class c WHERE c.relfilenode <> 0 AND c.relfilenode <> pg_relation_filenode(c.oid)
+  AND (c.oid = $1::bigint::oid OR c.oid IN (SELECT relid FROM pg_partition_tree($1::bigint::oid)))"""
+"""In a transaction with an older snapshot: a row of the catalog is as it was, a function tells what is now."""
 _LOCK_NOT_GIVEN = "55P03"
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 _MEANT = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+
+
+class Overtaken(SourceUnavailable):
+    """What was copied is not what the slot's snapshot has; another attempt may come through."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,7 @@ def remove_snapshot(materials: Materials) -> None:
         materials.remove(name)
 
 
-def take_snapshot(settings: CdcSettings, table: CdcTable, columns: Any, materials: Materials) -> Snapshot:
+def take_snapshot(settings: CdcSettings, table: CdcTable, materials: Materials) -> Snapshot:
     """Create the slot, and keep the rows as they were at its position."""
     with (
         contextlib.closing(_connected_to_create(settings)) as creator,
@@ -85,17 +93,34 @@ def take_snapshot(settings: CdcSettings, table: CdcTable, columns: Any, material
         lsn, exported = _create_slot(creator, session, settings)
         ((taken_at,),) = session.run(_NOW)
         # The creator must not say anything more: what it exported would be gone.
-        query = f"SELECT {listed(columns.names)} FROM {table.only}"
         preparations = (
             "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY",
             f"SET TRANSACTION SNAPSHOT '{exported}'",
         )
-        with session.copying(*preparations, query=query) as lines:
-            chunks = tuple(_keep(lines, columns, materials))
+        with session.transaction(*preparations):
+            # Those of that moment: while the slot was waiting for others, these may have changed the table.
+            columns = columns_to_read(session, settings, table)
+            query = f"SELECT {listed(columns.names)} FROM {table.only}"
+            _lock_as_it_was(session, table, query)
+            with session.copying(query) as lines:
+                chunks = tuple(_keep(lines, columns, materials))
     snapshot = Snapshot(lsn, taken_at, chunks)
     text = json.dumps({"lsn": lsn_text(lsn), "taken_at": taken_at, "chunks": chunks})
     materials.put(_COMPLETE, text.encode())
     return snapshot
+
+
+def _lock_as_it_was(session: Session, table: CdcTable, query: str) -> None:
+    """Keep the table from being rewritten from here on; refuse it if it was since the slot was created.
+
+    To a snapshot from before, a table with new files looks empty.
+    """
+    session.run(f"{query} LIMIT 0")
+    if session.run(_REWRITTEN, table.id):
+        raise Overtaken(
+            f"table {table.sql} was rewritten or emptied (ALTER TABLE, TRUNCATE, VACUUM FULL) between the creation "
+            "of the slot and the copy of its rows: start again"
+        )
 
 
 def _connected_to_create(settings: CdcSettings) -> Any:
