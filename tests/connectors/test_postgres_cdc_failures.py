@@ -475,6 +475,50 @@ def test_a_column_that_was_widened_is_read_on_after_a_restart(new: New) -> None:
     assert [row["after"]["at"] for row in world.changes(start)] == ["2024-01-01", None]
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["RENAME COLUMN note TO comment"],
+        ["RENAME COLUMN name TO title"],
+        ["RENAME COLUMN name TO title", "ADD COLUMN name text"],
+        ["DROP COLUMN amount", "RENAME COLUMN note TO comment"],
+        ["RENAME COLUMN name TO title", "ALTER COLUMN title TYPE varchar(9)"],
+    ],
+)
+def test_rows_from_before_a_column_was_renamed_are_not_read_with_null(new: New, changes: list[str]) -> None:
+    world = new()
+    start = world.begin()
+    insert(world, 1)
+    position = world.next(start)
+    for change in changes:
+        world.sql(f"ALTER TABLE {world.table} {change}")
+    insert(world, 2)
+    world.life()
+    with pytest.raises(SourceError, match=r"may have had another name then"):
+        world.changes(start)
+    assert ids(world.changes(position)) == [2]
+
+
+def test_a_column_that_was_dropped_and_one_that_was_added_are_two(new: New) -> None:
+    world = new()
+    start = world.begin()
+    insert(world, 1)
+    world.sql(f"ALTER TABLE {world.table} DROP COLUMN note, ADD COLUMN number int")
+    insert(world, 2)
+    world.life()
+    assert [row["after"]["number"] for row in world.changes(start)] == [None, None]
+
+
+def test_a_snapshot_from_before_a_column_was_renamed_is_not_read_with_null(new: New) -> None:
+    world = new()
+    insert(world, 1)
+    start = world.begin()
+    world.sql(f"ALTER TABLE {world.table} RENAME COLUMN name TO title")
+    world.life()
+    with pytest.raises(SourceError, match=r"column 'title' of table .* was 'name' when the snapshot was taken"):
+        world.changes(start)
+
+
 def test_a_table_that_was_renamed_stops_the_pipeline(new: New, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_cdc_stream, "_LOOK_SECONDS", 3600.0)
     world = new()

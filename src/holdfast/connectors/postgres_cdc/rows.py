@@ -9,7 +9,7 @@ from holdfast.connectors.extras import np, pa
 from holdfast.connectors.postgres_cdc.images import DELETE, INSERT, TRUNCATE, UPDATE, Column, RowMessages, not_sent
 from holdfast.connectors.postgres_cdc.messages import Begin, Relation, parse
 from holdfast.connectors.postgres_cdc.positions import sortable_lsn
-from holdfast.connectors.postgres_cdc.table import CdcTable, Types
+from holdfast.connectors.postgres_cdc.table import Attribute, CdcTable, Types
 from holdfast.connectors.postgres_cdc.values import column_of, holds
 from holdfast.errors import SourceError
 
@@ -24,8 +24,12 @@ class Catalog:
 
     types: Callable[[Set[tuple[int, int]]], Types]
     """The Arrow types for types and modifiers."""
-    columns: Callable[[], set[str]]
-    """The columns that the table has now."""
+    attributes: Callable[[], list[Attribute]]
+    """The columns that the table has now, and those that were dropped."""
+
+    def columns(self) -> set[str]:
+        """Return the names of the columns that the table has now."""
+        return {found.name for found in self.attributes() if found.name is not None and not found.is_computed}
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,9 @@ class ChangeRows:
         places = {column.name: place for place, column in enumerate(relation.columns)}
         if not self._only_these:
             self._refuse_added([name for name in places if name not in self._columns.names])
-        self._refuse_dropped([name for name in self._columns.names if name not in places])
+        missing = [name for name in self._columns.names if name not in places]
+        self._refuse_dropped(missing)
+        self._refuse_renamed(missing, relation)
         self._refuse_retyped(relation)
         return _Layout(relation, tuple(places.get(name) for name in self._columns.names))
 
@@ -142,6 +148,27 @@ class ChangeRows:
                 f"column '{added[0]}' was added to table {self._table.sql}: start the pipeline again, and it is read "
                 "from here on (NULL in the rows before); or name the columns to read with columns"
             )
+
+    def _refuse_renamed(self, missing: Sequence[str], relation: Relation) -> None:
+        """Refuse rows that may have a column under an earlier name: it would be NULL in them.
+
+        A column that was there already is before others of these rows, or there are more columns than places before
+        its own. Where neither tells, one of its type that is gone may have been it.
+        """
+        if not missing:
+            return
+        attributes = self._catalog.attributes()
+        places = {found.name: place for place, found in enumerate(attributes) if found.name is not None}
+        last = max([len(relation.columns) - 1, *(places.get(column.name, 0) for column in relation.columns)])
+        gone = {(column.type, column.modifier) for column in relation.columns if column.name not in places}
+        for name in places.keys() & set(missing):
+            column = attributes[places[name]]
+            if places[name] <= last or (column.type, column.modifier) in gone:
+                raise SourceError(
+                    f"column '{name}' of table {self._table.sql} is not in rows that come next, and it may "
+                    "have had another name then (ALTER TABLE ... RENAME COLUMN): its values would be lost. "
+                    "Start over with --fresh"
+                )
 
     def _refuse_retyped(self, relation: Relation) -> None:
         types = self._catalog.types({(column.type, column.modifier) for column in relation.columns})

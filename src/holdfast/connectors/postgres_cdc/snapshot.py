@@ -10,7 +10,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from holdfast.connectors.extras import pa, pq, psycopg
 from holdfast.connectors.postgres_cdc.positions import lsn_text, parse_lsn, sortable_lsn
 from holdfast.connectors.postgres_cdc.session import Session, connect, translated
 from holdfast.connectors.postgres_cdc.settings import CdcSettings
-from holdfast.connectors.postgres_cdc.table import CdcTable, columns_to_read
+from holdfast.connectors.postgres_cdc.table import CdcTable, columns_to_read, numbers_of
 from holdfast.connectors.postgres_cdc.values import column_of, holds
 from holdfast.connectors.sql_statements import listed
 from holdfast.core.sources import Materials
@@ -58,6 +58,8 @@ class Snapshot:
     """Microseconds since 1970."""
     chunks: tuple[int, ...]
     """The number of rows in each file."""
+    numbers: Mapping[str, int]
+    """The places of the table's columns at that moment, by name."""
 
     def chunk_after(self, chunk: int, most_rows: int | None) -> int:
         """Return the first chunk that an epoch of so many rows, beginning with `chunk`, leaves to the next."""
@@ -74,7 +76,7 @@ def find_snapshot(materials: Materials) -> Snapshot | None:
     if data is None:
         return None
     found = json.loads(data)
-    return Snapshot(parse_lsn(found["lsn"]), found["taken_at"], tuple(found["chunks"]))
+    return Snapshot(parse_lsn(found["lsn"]), found["taken_at"], tuple(found["chunks"]), found.get("numbers", {}))
 
 
 def remove_snapshot(materials: Materials) -> None:
@@ -100,12 +102,13 @@ def take_snapshot(settings: CdcSettings, table: CdcTable, materials: Materials) 
         with session.transaction(*preparations):
             # Those of that moment: while the slot was waiting for others, these may have changed the table.
             columns = columns_to_read(session, settings, table)
+            numbers = numbers_of(session, table.id)
             query = f"SELECT {listed(columns.names)} FROM {table.only}"
             _lock_as_it_was(session, table, query)
             with session.copying(query) as lines:
                 chunks = tuple(_keep(lines, columns, materials))
-    snapshot = Snapshot(lsn, taken_at, chunks)
-    text = json.dumps({"lsn": lsn_text(lsn), "taken_at": taken_at, "chunks": chunks})
+    snapshot = Snapshot(lsn, taken_at, chunks, numbers)
+    text = json.dumps({"lsn": lsn_text(lsn), "taken_at": taken_at, "chunks": chunks, "numbers": numbers})
     materials.put(_COMPLETE, text.encode())
     return snapshot
 

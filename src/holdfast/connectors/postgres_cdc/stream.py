@@ -22,15 +22,16 @@ from holdfast.connectors.postgres_cdc.spool import Spool, SpoolSlice, SpoolWrite
 from holdfast.connectors.postgres_cdc.table import (
     CdcTable,
     Types,
+    attributes_of,
     check_publication,
     columns_to_read,
-    current_columns,
     find_table,
+    numbers_of,
     resolve_types,
     types_of,
 )
 from holdfast.connectors.postgres_cdc.transactions import TableMessages
-from holdfast.errors import SourceHistoryLost, SourceUnavailable
+from holdfast.errors import SourceError, SourceHistoryLost, SourceUnavailable
 from holdfast.stores.materials import open_materials
 
 PATIENCE_SECONDS = 60.0
@@ -187,6 +188,7 @@ class ChangeStream:
         if start.chunk is not None:
             snapshot = self._snapshot(start.chunk)
             assert self._place is not None
+            patiently(lambda: self._refuse_renamed(snapshot), PATIENCE_SECONDS, self._clock)
             stop = len(snapshot.chunks) if end.chunk is None else end.chunk
             parts += [ChunkPart(self._place, snapshot, number) for number in range(start.chunk, stop)]
         if end.lsn > start.lsn:
@@ -195,6 +197,17 @@ class ChangeStream:
             ranges = self._epoch.parts if received else ((start.lsn, end.lsn, None),)
             parts += [LogPart(table, self._types, *range_) for range_ in ranges]
         return parts
+
+    def _refuse_renamed(self, snapshot: Snapshot) -> None:
+        """Refuse a snapshot that has a column under another name: it would be NULL."""
+        then = {number: name for name, number in snapshot.numbers.items()}
+        table, wanted = self._known_table(), self._settings.columns
+        for name, number in numbers_of(self._session, table.id).items():
+            if then.get(number, name) != name and (not wanted or name in wanted):
+                raise SourceError(
+                    f"column '{name}' of table {table.sql} was '{then[number]}' when the snapshot was "
+                    "taken, which is not read to its end: start over with --fresh"
+                )
 
     def _snapshot(self, chunk: int) -> Snapshot:
         found = None if self._place is None else find_snapshot(open_materials(self._place))
@@ -230,7 +243,7 @@ def _attempt(settings: CdcSettings, part: LogPart, columns: Any) -> Iterator[Any
     with contextlib.closing(Session(settings.address)) as session:
         catalog = Catalog(
             types=lambda asked: {**part.types, **resolve_types(session, asked - part.types.keys())},
-            columns=lambda: current_columns(session, part.table.id),
+            attributes=lambda: attributes_of(session, part.table.id),
         )
         rows = ChangeRows(part.table, columns, catalog, only_these=bool(settings.columns))
         if part.file is not None and part.file.is_here:

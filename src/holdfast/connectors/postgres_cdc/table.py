@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.connectors.extras import pa
 from holdfast.connectors.postgres.address import TableName
@@ -23,6 +23,9 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_r
 _COLUMNS = """
 SELECT attname::text, atttypid::bigint, atttypmod FROM pg_attribute
 WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum"""
+_ATTRIBUTES = """
+SELECT CASE WHEN attisdropped THEN NULL ELSE attname::text END, attnum, atttypid::bigint, atttypmod,
+  attgenerated <> '' FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 ORDER BY attnum"""
 _TYPES = """
 WITH RECURSIVE resolved AS (
   SELECT n, type, modifier FROM unnest($1::bigint[]::oid[], $2::int[]) WITH ORDINALITY AS given (type, modifier, n)
@@ -44,6 +47,17 @@ _DUPLICATE, _PARTITIONED = "42710", "p"
 
 Types = Mapping[tuple[int, int], Any]
 """A type and its modifier in the server's catalog -> the Arrow type that holds its values."""
+
+
+class Attribute(NamedTuple):
+    """A column that a table has now, or had once: its place is never given to another."""
+
+    name: str | None
+    """None when it was dropped."""
+    number: int
+    type: int
+    modifier: int
+    is_computed: bool
 
 
 @dataclass(frozen=True)
@@ -123,6 +137,16 @@ def columns_to_read(session: Session, settings: CdcSettings, table: CdcTable) ->
 def current_columns(session: Session, table_id: int) -> set[str]:
     """Return the names of the columns that a table has now."""
     return {name for name, _, _ in session.run(_COLUMNS, table_id)}
+
+
+def attributes_of(session: Session, table_id: int) -> list[Attribute]:
+    """Return the columns of a table in their order, with those that were dropped."""
+    return [Attribute(*row) for row in session.run(_ATTRIBUTES, table_id)]
+
+
+def numbers_of(session: Session, table_id: int) -> dict[str, int]:
+    """Return the places of the columns that a table has now: they stay when a column is renamed."""
+    return {found.name: found.number for found in attributes_of(session, table_id) if found.name is not None}
 
 
 def types_of(session: Session, table: CdcTable) -> Types:
