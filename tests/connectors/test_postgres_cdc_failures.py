@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from connectors.postgres_cdc_world import Replica, World, worlds
 from connectors.postgres_server import Server, running
 from holdfast import sources
+from holdfast.connectors.postgres_cdc import slots as postgres_cdc_slots
 from holdfast.connectors.postgres_cdc import snapshot as postgres_cdc_snapshot
 from holdfast.connectors.postgres_cdc import stream as postgres_cdc_stream
 from holdfast.connectors.postgres_cdc.positions import parse_lsn
@@ -30,7 +31,7 @@ New = Callable[..., World]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with running() as server:
+    with running(max_prepared_transactions="1") as server:
         yield server
 
 
@@ -129,16 +130,47 @@ def test_a_slot_that_was_made_for_us_is_used(new: New) -> None:
     assert ids(world.changes(world.begun)) == [1]
 
 
-def test_a_transaction_that_is_open_is_named(new: New, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_a_transaction_that_is_open_is_named(new: New, monkeypatch: pytest.MonkeyPatch, snapshot: bool) -> None:
     """Goal: a start that cannot be says who is in the way. Method: leave a transaction open that has written."""
-    monkeypatch.setattr(postgres_cdc_snapshot, "_LOCK_WAIT", "200ms")
-    world, other = new(), new()
+    monkeypatch.setattr(postgres_cdc_slots, "_LOCK_WAIT", "200ms")
+    world, other = new(snapshot=snapshot), new()
     with other.database.transaction():
         insert(other, 1)
         pid = other.database.info.backend_pid
         with pytest.raises(SourceUnavailable, match=f"that of process {pid} is open since"):
             world.begin()
     assert world.begin()
+
+
+def test_a_prepared_transaction_is_named(new: New, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_cdc_slots, "_LOCK_WAIT", "200ms")
+    world = new()
+    with psycopg.connect(world.url, autocommit=True) as other:
+        other.execute(f"BEGIN; CREATE TABLE {world.schema}.written (id int); PREPARE TRANSACTION 'transfer 7'")
+    with pytest.raises(SourceUnavailable, match="the prepared one 'transfer 7' is open since"):
+        world.begin()
+    world.sql("COMMIT PREPARED 'transfer 7'")
+    assert world.begin()
+
+
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_after_a_slot_could_not_be_created_one_of_its_name_is_not_ours(
+    new: New, monkeypatch: pytest.MonkeyPatch, snapshot: bool
+) -> None:
+    """Goal: nobody's slot is dropped, or read, by us. Method: somebody else creates it after our start failed."""
+    monkeypatch.setattr(postgres_cdc_slots, "_LOCK_WAIT", "200ms")
+    world, other = new(snapshot=snapshot), new()
+    with other.database.transaction():
+        insert(other, 1)
+        with pytest.raises(SourceUnavailable, match="is open since"):
+            world.begin()
+    world.sql("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", world.slot)
+    stands_at = world.slot_stands_at()
+    world.life()
+    with pytest.raises(SourceError, match="exists already, and this pipeline did not make it"):
+        world.begin()
+    assert world.slot_stands_at() == stands_at
 
 
 def test_a_column_that_is_added_while_the_slot_waits_is_in_the_snapshot(new: New) -> None:

@@ -82,11 +82,17 @@ class PostgresCdcControl:
 
     def _taken_snapshot(self, table: CdcTable) -> Snapshot:
         for _ in range(_ATTEMPTS - 1):
-            self._make_room()
             with contextlib.suppress(Overtaken):
-                return take_snapshot(self._settings, table, self._context.materials)
+                return self._take_snapshot(table)
+        return self._take_snapshot(table)
+
+    def _take_snapshot(self, table: CdcTable) -> Snapshot:
         self._make_room()
-        return take_snapshot(self._settings, table, self._context.materials)
+        try:
+            return take_snapshot(self._settings, table, self._context.materials)
+        except BaseException:
+            self._forget_slot()
+            raise
 
     def _make_room(self) -> None:
         """Drop the slot of an attempt that broke off, and note that the next one is ours."""
@@ -101,6 +107,12 @@ class PostgresCdcControl:
         remove_snapshot(materials)
         self._note_slot()
 
+    def _forget_slot(self) -> None:
+        """Take back the note about a slot that was not created: one of that name would be somebody else's."""
+        with contextlib.suppress(SourceError):
+            if find_slot(self._session, self._settings.slot) is None:
+                self._context.materials.remove(_BEGUN)
+
     def _note_slot(self) -> None:
         self._context.materials.put(_BEGUN, json.dumps({"slot": self._settings.slot}).encode())
 
@@ -108,7 +120,11 @@ class PostgresCdcControl:
         slot = find_slot(self._session, self._settings.slot)
         if slot is None:
             self._note_slot()
-            return create_slot(self._session, self._settings.slot).confirmed
+            try:
+                return create_slot(self._session, self._settings.slot).confirmed
+            except BaseException:
+                self._forget_slot()
+                raise
         if not self._slot_is_named and self._context.materials.get(_BEGUN) is None:
             raise SourceError(
                 f"slot '{slot.name}' exists already, and this pipeline did not make it: name another one with slot; "

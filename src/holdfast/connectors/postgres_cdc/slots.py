@@ -4,20 +4,28 @@ The slot says how far back a checkpoint may ask for changes again. Only what the
 goes through temporary copies of it (`postgres_cdc_feed`).
 """
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from holdfast.connectors.postgres_cdc.positions import lsn_text, parse_lsn
 from holdfast.connectors.postgres_cdc.session import Session, patiently, state_of
 from holdfast.connectors.postgres_cdc.settings import CdcSettings
-from holdfast.errors import SourceError, SourceHistoryLost
+from holdfast.errors import SourceError, SourceHistoryLost, SourceUnavailable
 
 _FIND = """
 SELECT plugin::text, database::text = current_database(), confirmed_flush_lsn::text, restart_lsn::text,
   wal_status::text FROM pg_replication_slots WHERE slot_name = $1"""
 _HEAD = "SELECT pg_current_wal_flush_lsn()::text"
 _CHECKPOINT = "SELECT checkpoint_lsn::text FROM pg_control_checkpoint()"
+_CREATE = "SELECT lsn::text FROM pg_create_logical_replication_slot($1, 'pgoutput')"
+_OPEN_TRANSACTIONS = """
+SELECT 'that of process ' || pid, xact_start FROM pg_stat_activity
+WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() UNION ALL
+SELECT 'the prepared one ' || quote_literal(gid), prepared FROM pg_prepared_xacts ORDER BY 2 LIMIT 1"""
 _PATIENCE_SECONDS = 30.0
-_MISSING = "42704"
+_MISSING, _LOCK_NOT_GIVEN = "42704", "55P03"
+_LOCK_WAIT = "300s"
 
 
 @dataclass(frozen=True)
@@ -78,9 +86,36 @@ def _history_lost(settings: CdcSettings, what: str, wanted: int) -> SourceHistor
 
 
 def create_slot(session: Session, name: str) -> Slot:
-    """Create a slot at the head of the log."""
-    ((lsn,),) = session.run("SELECT lsn::text FROM pg_create_logical_replication_slot($1, 'pgoutput')", name)
+    """Create a slot at the head of the log; this waits for every transaction that has written already."""
+    session.run(limited_wait())
+    try:
+        with naming_who_is_in_the_way(session):
+            ((lsn,),) = session.run(_CREATE, name)
+    finally:
+        session.run("RESET lock_timeout")
     return Slot(name, parse_lsn(lsn))
+
+
+def limited_wait() -> str:
+    """Return the statement after which the creation of a slot does not wait for others for ever."""
+    return f"SET lock_timeout = '{_LOCK_WAIT}'"
+
+
+@contextlib.contextmanager
+def naming_who_is_in_the_way(session: Session) -> Iterator[None]:
+    """Say which transaction is in the way when a slot could not be created in time."""
+    try:
+        yield
+    except SourceUnavailable as error:
+        if state_of(error) != _LOCK_NOT_GIVEN:
+            raise
+        raise SourceUnavailable(_who_is_in_the_way(session)) from error
+
+
+def _who_is_in_the_way(session: Session) -> str:
+    found = session.run(_OPEN_TRANSACTIONS)
+    who = f"{found[0][0]} is open since {found[0][1]}" if found else "none is open any more"
+    return f"a slot can only be created after the transactions that have written already; {who}: end it and try again"
 
 
 def drop_slot(session: Session, name: str) -> None:

@@ -19,6 +19,7 @@ from holdfast.connectors.extras import pa, pq, psycopg
 from holdfast.connectors.postgres_cdc.positions import lsn_text, parse_lsn, sortable_lsn
 from holdfast.connectors.postgres_cdc.session import Session, connect, translated
 from holdfast.connectors.postgres_cdc.settings import CdcSettings
+from holdfast.connectors.postgres_cdc.slots import limited_wait, naming_who_is_in_the_way
 from holdfast.connectors.postgres_cdc.table import CdcTable, columns_to_read, numbers_of
 from holdfast.connectors.postgres_cdc.values import column_of, holds
 from holdfast.connectors.sql_statements import listed
@@ -31,16 +32,11 @@ _CHUNK_BYTES = 64 << 20
 _EPOCH_CHUNKS = 16
 _BATCH_ROWS = 5000
 _BATCH_BYTES = 8 << 20
-_LOCK_WAIT = "300s"
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-_OPEN_TRANSACTIONS = """
-SELECT pid, xact_start::text FROM pg_stat_activity
-WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 1"""
 _REWRITTEN = """
 SELECT 1 FROM pg_class c WHERE c.relfilenode <> 0 AND c.relfilenode <> pg_relation_filenode(c.oid)
   AND (c.oid = $1::bigint::oid OR c.oid IN (SELECT relid FROM pg_partition_tree($1::bigint::oid)))"""
 """In a transaction with an older snapshot: a row of the catalog is as it was, a function tells what is now."""
-_LOCK_NOT_GIVEN = "55P03"
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 _MEANT = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
@@ -132,23 +128,16 @@ def _connected_to_create(settings: CdcSettings) -> Any:
 
 def _create_slot(creator: Any, session: Session, settings: CdcSettings) -> tuple[int, str]:
     """Create the slot and export its snapshot; this waits for every transaction that has written already."""
-    try:
-        creator.execute(f"SET lock_timeout = '{_LOCK_WAIT}'")
-        created = creator.execute(
-            f"CREATE_REPLICATION_SLOT {settings.slot} LOGICAL pgoutput EXPORT_SNAPSHOT"
-        ).fetchone()
-    except psycopg.Error as error:
-        if error.sqlstate == _LOCK_NOT_GIVEN:
-            raise SourceUnavailable(_who_is_in_the_way(session)) from error
-        raise translated(error, settings.address) from error
+    with naming_who_is_in_the_way(session):
+        try:
+            creator.execute(limited_wait())
+            created = creator.execute(
+                f"CREATE_REPLICATION_SLOT {settings.slot} LOGICAL pgoutput EXPORT_SNAPSHOT"
+            ).fetchone()
+        except psycopg.Error as error:
+            raise translated(error, settings.address) from error
     _, lsn, exported, _ = created
     return parse_lsn(lsn), exported
-
-
-def _who_is_in_the_way(session: Session) -> str:
-    found = session.run(_OPEN_TRANSACTIONS)
-    who = f"that of process {found[0][0]} is open since {found[0][1]}" if found else "none is open any more"
-    return f"a slot can only be created after the transactions that have written already; {who}: end it and try again"
 
 
 def _keep(lines: Iterator[bytes], columns: Any, materials: Materials) -> Iterator[int]:
