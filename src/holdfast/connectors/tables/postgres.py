@@ -13,9 +13,10 @@ from holdfast.errors import SourceError, SourceUnavailable
 
 _READ_ONLY = "25006"
 """The transaction may not write: here that is not a standby, it is our own wish."""
-_FIRST_DAY = -2_440_588
-"""24 November 4714 BC, the first day that PostgreSQL knows, counted from 1970."""
-_FIRST_MICROSECOND = _FIRST_DAY * 86_400_000_000
+_DISTORTED = {"money": "numeric", "oid": "bigint"}
+"""The driver takes the bytes of these for whole numbers: 12.50 would be 1250, large ones would be negative."""
+_BEGINNING_OF_DAYS, _DAY = -2_440_588, 86_400_000_000
+"""Before the first day that the server has, in 4714 BC, the driver's sums that ran over come out."""
 
 
 class PostgresTable(QueryTable):
@@ -43,13 +44,16 @@ class PostgresTable(QueryTable):
             cursor.execute("SET LOCAL client_encoding = 'UTF8'")
             cursor.execute(self._query)
             rows = cursor.fetch_record_batch()
-            _refuse_raw_bytes(rows.schema)
-            write_rows(rows.schema, map(_with_times_that_exist, self._pieces(rows)), directory)
+            _refuse_distorted(rows.schema)
+            write_rows(rows.schema, self._pieces(rows), directory)
 
     def _pieces(self, rows: Any) -> Iterator[Any]:
         """Yield what the server sends. What it says in the midst of it comes without a code."""
         try:
-            yield from rows
+            for batch in rows:
+                for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                    _refuse_out_of_range(name, column)
+                yield batch
         except (OSError, pa.ArrowException) as error:
             raise SourceUnavailable(f"PostgreSQL: {self._address.hide(str(error))}") from None
 
@@ -64,33 +68,40 @@ class PostgresTable(QueryTable):
             raise kind(f"PostgreSQL: {self._address.hide(str(said))}") from None
 
 
-def _refuse_raw_bytes(schema: Any) -> None:
-    """Refuse types that the driver passes on in the server's own binary form, which nobody could read."""
+def _refuse_distorted(schema: Any) -> None:
+    """Refuse columns whose values the driver does not give as they are."""
     for field in schema:
-        # A function that returns nothing has a column all the same; there is nothing in it to read wrongly.
-        is_opaque = isinstance(field.type, pa.OpaqueType) and field.type.type_name != "void"
-        if is_opaque and not pa.types.is_string(field.type.storage_type):
-            raise SourceError(f"column '{field.name}' has type {field.type.type_name}; cast it to text in the query")
+        type_ = (field.metadata or {}).get(b"POSTGRESQL:type", b"").decode().removeprefix("_")
+        if type_ in _DISTORTED:
+            raise SourceError(f"column '{field.name}' is {type_}: cast it in the query, to {_DISTORTED[type_]}")
+        if _is_raw(field.type):
+            raise SourceError(f"column '{field.name}' is {field.type.type_name}: cast it in the query, to text")
 
 
-def _with_times_that_exist(batch: Any) -> Any:
-    """Return a batch; refuse infinite dates and times, which the driver turns into ones that PostgreSQL never had."""
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if _is_before_all_time(column):
-            raise SourceError(
-                f"column '{name}' has an infinite or too distant time: say in the query what it stands for, "
-                f"as in NULLIF({name}, 'infinity')"
-            )
-    return batch
+def _is_raw(type_: Any) -> bool:
+    """Whether the driver passes values on in the server's own binary form, which nobody could read."""
+    # A function that returns nothing has a column all the same; there is nothing in it to read wrongly.
+    is_opaque = isinstance(type_, pa.OpaqueType) and type_.type_name != "void"
+    return is_opaque and not pa.types.is_string(type_.storage_type)
 
 
-def _is_before_all_time(column: Any) -> bool:
-    """Whether dates or times, also those in lists, are from before the first one that PostgreSQL knows."""
+def _refuse_out_of_range(name: str, column: Any) -> None:
+    """Refuse what only PostgreSQL has: infinity, for which the driver gives some early day, and 24:00."""
     is_ = pa.types
     if is_.is_list(column.type):
-        return _is_before_all_time(column.flatten())
-    if not (is_.is_date32(column.type) or is_.is_timestamp(column.type)):
-        return False
-    number, first = (pa.int32(), _FIRST_DAY) if is_.is_date32(column.type) else (pa.int64(), _FIRST_MICROSECOND)
-    earliest = pc.min(column.cast(number)).as_py()
-    return earliest is not None and earliest < first
+        _refuse_out_of_range(name, column.flatten())
+        return
+    if is_.is_timestamp(column.type):
+        numbers, first, end = column.cast(pa.int64()), _BEGINNING_OF_DAYS * _DAY, None
+    elif is_.is_date32(column.type):
+        numbers, first, end = column.cast(pa.int32()), _BEGINNING_OF_DAYS, None
+    elif is_.is_time64(column.type):
+        numbers, first, end = column.cast(pa.int64()), 0, _DAY
+    else:
+        return
+    range_ = pc.min_max(numbers).as_py()
+    if range_["min"] is not None and (range_["min"] < first or (end is not None and range_["max"] >= end)):
+        raise SourceError(
+            f"column '{name}' has a value without a place in {column.type}, such as infinity or 24:00: say in the "
+            f"query what it stands for, as in NULLIF({name}, 'infinity'), or cast it to text"
+        )
