@@ -590,6 +590,9 @@ def test_a_table_that_was_made_again_is_another_one_in_a_publication_of_all(new:
         world.sql(f"ALTER TABLE {world.schema}.again RENAME TO rows")
         with pytest.raises(SourceError, match="was dropped and made again"):
             world.next(start)
+        world.life()
+        with pytest.raises(SourceError, match="was dropped and made again"):
+            world.control.check(start)
     finally:
         world.sql(f"DROP PUBLICATION {world.slot}")
 

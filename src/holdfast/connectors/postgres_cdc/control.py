@@ -40,6 +40,7 @@ from holdfast.core.sources import Lag, Offsets, SourceContext
 from holdfast.errors import SourceError, SourceHistoryLost
 
 _BEGUN = f"{FOLDER}/begun.json"
+_TABLE = "table.json"
 _ATTEMPTS = 20
 """So often a snapshot is begun that a rewrite of the table comes between."""
 _REST = 10
@@ -70,6 +71,7 @@ class PostgresCdcControl:
         """Create publication and slot and take the snapshot; what a crash left half done is done again."""
         table = self._checked_table()
         ensure_publication(self._session, self._settings, table)
+        self._note_table(table)
         if not self._wants_snapshot:
             return Position(self._slot_to_begin_with()).offsets()
         snapshot = find_snapshot(self._context.materials)
@@ -140,6 +142,7 @@ class PostgresCdcControl:
         """Look whether slot, publication and snapshot still give what comes next."""
         wanted = Position.parse(offsets)
         table = self._checked_table()
+        self._refuse_other_table(table)
         check_publication(self._session, self._settings, table)
         if wanted.chunk is not None and find_snapshot(self._context.materials) is None:
             raise SourceHistoryLost(
@@ -157,6 +160,17 @@ class PostgresCdcControl:
         else:
             if found.confirmed > wanted.lsn:
                 self._say_what_is_lost(f"{lsn_text(wanted.lsn)} comes next", found)
+
+    def _note_table(self, table: CdcTable) -> None:
+        self._context.materials.put(_TABLE, json.dumps({"id": table.id}).encode())
+
+    def _refuse_other_table(self, table: CdcTable) -> None:
+        """Refuse a new table of that name, which a publication of all tables has: nothing tells of the old rows."""
+        kept = self._context.materials.get(_TABLE)
+        if kept is None:
+            self._note_table(table)
+        elif json.loads(kept)["id"] != table.id:
+            raise SourceError(f"table {table.sql} was dropped and made again: start over with --fresh")
 
     def _say_what_is_lost(self, what: str, slot: Slot) -> None:
         going_on = "source %s: %s. GOING ON WITHOUT the changes before %s, because on_history_lost is 'continue'"
