@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from connectors.postgres_cdc_world import Replica, World, worlds
 from connectors.postgres_server import Server, running
 from holdfast import sources
+from holdfast.connectors.postgres_cdc import feed as postgres_cdc_feed
 from holdfast.connectors.postgres_cdc import slots as postgres_cdc_slots
 from holdfast.connectors.postgres_cdc import snapshot as postgres_cdc_snapshot
 from holdfast.connectors.postgres_cdc import stream as postgres_cdc_stream
@@ -268,6 +269,23 @@ def lose_log(world: World) -> None:
             break
     world.sql("ALTER SYSTEM RESET max_slot_wal_keep_size")
     world.sql("SELECT pg_reload_conf()")
+
+
+def test_a_slot_that_is_moved_while_it_is_copied_is_history_lost(new: New, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: no change is passed over because the slot moved after a look at it. Method: move it at that moment."""
+    world = new()
+    start = world.begin()
+    insert(world, 1)
+    look = postgres_cdc_feed.held_slot
+
+    def overtaken(*given: Any) -> Any:
+        found = look(*given)
+        world.sql("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", world.slot)
+        return found
+
+    monkeypatch.setattr(postgres_cdc_feed, "held_slot", overtaken)
+    with pytest.raises(SourceHistoryLost, match=r"begins at .* bytes too late"):
+        world.next(start)
 
 
 def test_a_slot_whose_log_was_removed_is_history_lost(new: New) -> None:

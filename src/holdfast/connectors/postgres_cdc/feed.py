@@ -13,10 +13,10 @@ from typing import Any
 
 from holdfast.clock import new_token
 from holdfast.connectors.extras import psycopg, psycopg_pq
-from holdfast.connectors.postgres_cdc.positions import lsn_text
+from holdfast.connectors.postgres_cdc.positions import lsn_text, parse_lsn
 from holdfast.connectors.postgres_cdc.session import APPLY_SETTINGS, Session, connect, failure, translated
 from holdfast.connectors.postgres_cdc.settings import CdcSettings
-from holdfast.connectors.postgres_cdc.slots import held_slot, refuse_other_history
+from holdfast.connectors.postgres_cdc.slots import Slot, held_slot, refuse_other_history
 from holdfast.connectors.sql_statements import quoted
 from holdfast.errors import SourceError, SourceUnavailable
 
@@ -49,7 +49,7 @@ class Feed:
         self._connection.add_notice_handler(functools.partial(_note_warning, self._warnings))
         self._pq = self._connection.pgconn
         try:
-            self._start(held.name, begin)
+            self._start(held, begin)
         except psycopg.Error as error:
             self.close()
             raise translated(error, self._settings.address) from error
@@ -57,11 +57,14 @@ class Feed:
             self.close()
             raise
 
-    def _start(self, held: str, begin: int) -> None:
-        copy = f"{held}_{new_token()[:8]}"
+    def _start(self, held: Slot, begin: int) -> None:
+        copy = f"{held.name}_{new_token()[:8]}"
         publication = quoted(self._settings.publication).replace("'", "''")
         self._connection.execute(APPLY_SETTINGS)
-        self._connection.execute(f"SELECT pg_copy_logical_replication_slot('{held}', '{copy}', true)")
+        copied = f"SELECT lsn::text FROM pg_copy_logical_replication_slot('{held.name}', '{copy}', true)"
+        ((lsn,),) = self._connection.execute(copied).fetchall()
+        if parse_lsn(lsn) > max(begin, held.confirmed):  # The server would begin there, and say nothing.
+            raise SourceUnavailable(f"slot '{held.name}' was moved to {lsn} while it was copied")
         options = f"proto_version '1', publication_names '{publication}'"
         started = self._pq.exec_(f"START_REPLICATION SLOT {copy} LOGICAL {lsn_text(begin)} ({options})".encode())
         if started.status != psycopg_pq.ExecStatus.COPY_BOTH:
