@@ -335,6 +335,21 @@ def test_with_continue_what_is_gone_is_left_out_and_said(
     assert ids(world.changes(start)) == [2]
 
 
+def test_also_with_continue_a_slot_that_is_moved_while_a_pipeline_runs_stops_it(new: New) -> None:
+    """Goal: an epoch that was read does not become a smaller one unsaid. Method: move the slot, read it again."""
+    world = new(on_history_lost="continue")
+    start = world.begin()
+    world.control.check(start)
+    insert(world, 1)
+    end = world.next(start)
+    assert ids(world.read(start, end)) == [1]
+    world.sql("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", world.slot)
+    again = world.new_reader()
+    with pytest.raises(SourceHistoryLost, match="bytes too late"):
+        [list(again.read(part)) for part in again.partitions(dict(start), dict(end))]
+    again.stop()
+
+
 def test_a_snapshot_that_was_removed_is_history_lost(new: New) -> None:
     world = new()
     insert(world, 1)

@@ -9,7 +9,7 @@ from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.connectors.change_rows import MATERIALS, STARTING_OFFSET
 from holdfast.connectors.postgres_cdc.positions import Position, lsn_text
 from holdfast.connectors.postgres_cdc.session import Session
-from holdfast.connectors.postgres_cdc.settings import CdcSettings
+from holdfast.connectors.postgres_cdc.settings import BEGINS_AT, CdcSettings
 from holdfast.connectors.postgres_cdc.slots import (
     Slot,
     advance_slot,
@@ -60,6 +60,7 @@ class PostgresCdcControl:
         self._asking = Session(settings.address)
         self._context: SourceContext
         self._has_materials = True
+        self._begins_at: int | None = None
 
     def bind(self, context: SourceContext) -> None:
         """Take the place where the snapshot goes."""
@@ -135,8 +136,9 @@ class PostgresCdcControl:
         return slot.confirmed
 
     def start_options(self, offsets: Offsets) -> Mapping[str, str]:
-        """Tell the reader where to begin and where the snapshot is."""
-        return {STARTING_OFFSET: json.dumps(dict(offsets)), MATERIALS: self._context.materials.place}
+        """Tell the reader where to begin, where the snapshot is, and what is gone."""
+        options = {STARTING_OFFSET: json.dumps(dict(offsets)), MATERIALS: self._context.materials.place}
+        return options if self._begins_at is None else {**options, BEGINS_AT: lsn_text(self._begins_at)}
 
     def check(self, offsets: Offsets) -> None:
         """Look whether slot, publication and snapshot still give what comes next."""
@@ -150,16 +152,23 @@ class PostgresCdcControl:
                 f"{self._context.materials.place}: start over with --fresh"
             )
         refuse_other_history(self._session, wanted.lsn)
+        self._begins_at = None
         try:
-            found = held_slot(self._session, self._settings, wanted.lsn)
+            held_slot(self._session, self._settings, wanted.lsn)
         except SourceHistoryLost as error:
             if not self._settings.goes_on:
                 raise
+            slot = self._usable_slot()
+            self._begins_at = slot.confirmed
+            self._say_what_is_lost(str(error), slot)
+
+    def _usable_slot(self) -> Slot:
+        """Return the slot, wherever it stands; a new one if it is of no use any more."""
+        slot = find_slot(self._session, self._settings.slot)
+        if slot is None or slot.lost:
             drop_slot(self._session, self._settings.slot)
-            self._say_what_is_lost(str(error), create_slot(self._session, self._settings.slot))
-        else:
-            if found.confirmed > wanted.lsn:
-                self._say_what_is_lost(f"{lsn_text(wanted.lsn)} comes next", found)
+            slot = create_slot(self._session, self._settings.slot)
+        return slot
 
     def _note_table(self, table: CdcTable) -> None:
         self._context.materials.put(_TABLE, json.dumps({"id": table.id}).encode())

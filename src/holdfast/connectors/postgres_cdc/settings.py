@@ -10,6 +10,8 @@ from holdfast.connectors.postgres.address import Address, TableName, refuse_long
 from holdfast.errors import PipelineDefinitionError
 
 FORMAT = "holdfast_postgres_cdc"
+BEGINS_AT = "begins_at"
+"""The option that tells a reader before which position changes are gone, and that a person wants to go on."""
 URL = "secret_url"
 """Spark itself hides options with such a name."""
 _LIMITS = ("max_rows", "idle_bytes")
@@ -36,6 +38,8 @@ class CdcSettings:
     max_rows: int | None = None
     idle_bytes: int = 16 << 20
     on_history_lost: str = "stop"
+    begins_at: str = "0/0"
+    """What lies before this is not missed: the start said that it is gone."""
 
     def __post_init__(self) -> None:
         Address(self.url, _USER)
@@ -89,6 +93,7 @@ class CdcSettings:
             max_rows=int(options["max_rows"]) if "max_rows" in options else None,
             idle_bytes=int(options["idle_bytes"]),
             on_history_lost=options["on_history_lost"],
+            begins_at=options.get(BEGINS_AT, "0/0"),
         )
 
 

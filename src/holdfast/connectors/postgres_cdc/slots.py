@@ -54,7 +54,8 @@ def find_slot(session: Session, name: str) -> Slot | None:
 def held_slot(session: Session, settings: CdcSettings, wanted: int) -> Slot:
     """Return the slot; raise `SourceHistoryLost` if it cannot give what was committed since `wanted`.
 
-    With on_history_lost='continue' a slot that stands further on is taken as it is.
+    Of that nobody misses what a start said to be gone; also with on_history_lost='continue' no other changes are
+    passed over while a pipeline runs, when nobody says so and the range may have been read already.
     """
     slot = find_slot(session, settings.slot)
     if slot is None:
@@ -63,7 +64,7 @@ def held_slot(session: Session, settings: CdcSettings, wanted: int) -> Slot:
     if slot.lost:
         what = f"the server removed the log of slot '{slot.name}', which stood at {where}"
         raise _history_lost(settings, what, wanted)
-    if slot.confirmed > wanted and not settings.goes_on:
+    if slot.confirmed > max(wanted, parse_lsn(settings.begins_at)):
         gone = slot.confirmed - wanted
         raise _history_lost(settings, f"slot '{slot.name}' begins at {where}, {gone} bytes too late", wanted)
     return slot
