@@ -122,7 +122,7 @@ def mysql_cdc(
     ends with a transaction. When `idle_bytes` of the log have nothing of this table, the position moves on without
     rows. The log is read as replicas do, under numbers that no replica has; `server_id` names the first of two to use
     instead. Changes that were not read and are gone stop the pipeline, unless `on_history_lost` is "continue".
-    Foreign keys that change rows with those of another table (CASCADE, SET NULL) stop it too, as no log has that; with
+    Foreign keys that change rows with those of another table (CASCADE, SET NULL) stop it too: no log has that. With
     `on_cascade` "ignore" such changes are missed.
     """
     return mysql_cdc_source(
