@@ -21,6 +21,7 @@ from connectors.kafka_process import SECONDS
 from connectors.kafka_server import Broker, running
 from connectors.kafka_target import BROKER, kafka, markers_of, messages, read_kafka, topic_of
 from connectors.targets import BY_NAME, OTHER_TIMELINE, TIMELINE, Writer, ledger, orders, range_digest
+from holdfast.connectors import spool
 from holdfast.connectors.kafka import sink as kafka_sink
 from holdfast.core.contracts import CommitOutcome, LedgerState, OnForeign
 from holdfast.errors import Fenced, RetryableSinkError, SinkError, UnknownOutcome
@@ -157,7 +158,7 @@ def test_a_writer_whose_rows_vanish_while_it_reads_them_says_so(
         monkeypatch.undo()
         quick.commit(token)
 
-    monkeypatch.setattr(kafka_sink, "check_staged", overtaken)
+    monkeypatch.setattr(spool, "check_staged", overtaken)
     assert slow.commit(token) is ALREADY_DONE
     assert in_order(tmp_path) == orders(1)
 
@@ -267,7 +268,7 @@ def test_rows_that_turn_out_damaged_within_the_transaction_are_not_shown(
 ) -> None:
     writer = Writer(TARGET, tmp_path)
     token = writer.prepare(1, orders(1, 2, 3))
-    monkeypatch.setattr(kafka_sink, "check_staged", lambda *_, **__: None)
+    monkeypatch.setattr(spool, "check_staged", lambda *_, **__: None)
     TARGET.place.harm(tmp_path, "flipped")
     with pytest.raises(SinkError):
         writer.commit(token)
