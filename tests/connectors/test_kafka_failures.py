@@ -23,6 +23,7 @@ from connectors.kafka_target import BROKER, kafka, markers_of, messages, read_ka
 from connectors.targets import BY_NAME, OTHER_TIMELINE, TIMELINE, Writer, ledger, orders, range_digest
 from holdfast.connectors import spool
 from holdfast.connectors.kafka import sink as kafka_sink
+from holdfast.connectors.kafka.ledger import KafkaLedger
 from holdfast.core.contracts import CommitOutcome, LedgerState, OnForeign
 from holdfast.errors import Fenced, RetryableSinkError, SinkError, UnknownOutcome
 from marks import long
@@ -158,7 +159,7 @@ def test_a_writer_whose_rows_vanish_while_it_reads_them_says_so(
         monkeypatch.undo()
         quick.commit(token)
 
-    monkeypatch.setattr(spool, "check_staged", overtaken)
+    monkeypatch.setattr(kafka_sink, "check_staged", overtaken)
     assert slow.commit(token) is ALREADY_DONE
     assert in_order(tmp_path) == orders(1)
 
@@ -289,6 +290,18 @@ def test_rows_that_the_topic_refuses_after_all_are_not_shown_in_part(kafka_broke
     limit_messages(kafka_broker, topic, 100_000)
     assert writer.commit(token) is DONE
     assert [row["id"] for row in in_order(tmp_path)] == [1, 2, 3]
+
+
+def test_messages_that_fill_the_queue_wait_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: few and large is as good as many. Method: a queue of 2 MB for 10 MB, which Parquet keeps as one value."""
+    make = KafkaLedger.__init__
+
+    def with_a_short_queue(self: KafkaLedger, *arguments: Any) -> None:
+        make(self, *arguments[:-1], {**arguments[-1], "queue.buffering.max.kbytes": 2048})
+
+    monkeypatch.setattr(KafkaLedger, "__init__", with_a_short_queue)
+    Writer(TARGET, tmp_path).write(1, orders(*range(100), name="x" * 100_000))
+    assert [row["id"] for row in in_order(tmp_path)] == list(range(100))
 
 
 def test_a_new_topic_is_waited_for_until_its_leader_knows_of_it(

@@ -95,15 +95,16 @@ class KafkaLedger:
         self._commit(producer)
 
     def _send(self, producer: Any, batch: MessageBatch) -> None:
-        most = _BATCHES_UNDER_WAY * batch.size
-        self._wait(producer, most)
+        self._wait(producer, _BATCHES_UNDER_WAY * batch.size)
         produce = producer.produce
         for call in batch.calls:
-            try:
-                produce(*call)
-            except BufferError:
-                self._wait(producer, most // 2)
-                produce(*call)
+            while True:
+                try:
+                    produce(*call)
+                    break
+                except BufferError:
+                    # The queue is full of bytes, however few messages that are: half of them make room.
+                    self._wait(producer, len(producer) // 2)
 
     def _wait(self, producer: Any, most: int) -> None:
         """Wait until no more than `most` messages are under way, as long as their number shrinks now and then."""
