@@ -147,6 +147,27 @@ def test_a_topic_that_is_created_again_is_not_mistaken_for_the_old_one(
     control().check({"partition-0": "1"})  # Whoever decided to go on is not asked again.
 
 
+def test_a_topic_that_a_pattern_found_meanwhile_is_known_when_it_is_created_again(
+    kafka: Broker, topic: str, control: Controls
+) -> None:
+    """Goal: topics that came while the pipeline ran are recognized like those that were there when it started."""
+    reader = control(topics=(), pattern=f"{topic}.*")
+    reader.begin()
+    found = f"{topic}-more"
+    kafka.create_topic(found)
+    reader.head()
+    for name in (topic, found):
+        kafka.delete_topic(name)
+        kafka.create_topic(name, partitions=2)
+    reader.head()
+    kafka.create_topic(f"{topic}-most")
+    reader.head()
+    with pytest.raises(SourceHistoryLost) as caught:
+        control(topics=(), pattern=f"{topic}.*").check({f"{topic}/partition-0": "0", f"{found}/partition-0": "0"})
+    assert f"topic '{topic}' was deleted and created again" in str(caught.value)
+    assert f"topic '{found}' was deleted and created again" in str(caught.value)
+
+
 # How far behind, and who hears of it
 
 

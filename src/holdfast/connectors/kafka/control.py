@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
 from holdfast.connectors.kafka.offsets import EARLIEST, Partition, Positions, to_spark
 from holdfast.connectors.kafka.starting import Starting
@@ -81,8 +82,12 @@ class KafkaControl:
         return lost
 
     def head(self) -> Offsets:
-        """Return where every partition ends."""
-        return self._form.write(self._reader.end(_partitions(self._reader.topics())))
+        """Return where every partition ends. What a pattern finds meanwhile is known from here on."""
+        topics = self._reader.topics()
+        known = self._kept_ids()
+        if topics.keys() - known.keys():
+            self._keep_ids(topics | {name: replace(topics[name], id=known[name]) for name in known.keys() & topics})
+        return self._form.write(self._reader.end(_partitions(topics)))
 
     def lag(self, offsets: Offsets, head: Offsets) -> Lag:
         """Count the offsets between, some of which may be markers of transactions."""
