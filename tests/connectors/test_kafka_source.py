@@ -78,6 +78,22 @@ def test_a_time_becomes_the_first_record_that_is_not_older(kafka: Broker, topic:
     assert control(starting="2999-01-01T00:00:00Z").begin() == {"partition-0": "3", "partition-1": "3"}
 
 
+def test_a_record_that_comes_while_a_time_is_looked_up_is_not_skipped(
+    kafka: Broker, topic: str, control: Controls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = AdminClient.list_offsets
+
+    def and_one_more(*arguments: Any, **settings: Any) -> Any:
+        answers = ask(*arguments, **settings)
+        for answer in answers.values():
+            answer.result()
+        kafka.produce(topic, ["new"], partition=1)
+        return answers
+
+    monkeypatch.setattr(AdminClient, "list_offsets", and_one_more)
+    assert control(starting="2999-01-01T00:00:00Z").begin()["partition-1"] == "0"
+
+
 def test_offsets_are_taken_as_given_and_left_out_partitions_begin_with_their_first(control: Controls) -> None:
     assert control(starting={"partition-0": 2}).begin() == {"partition-0": "2", "partition-1": "0"}
     with pytest.raises(SourceError, match=r"partition 0 has offsets 0 to 3, not 4"):

@@ -117,8 +117,10 @@ class TopicReader:
     def at_time(self, partitions: Iterable[Partition], moment_ms: int) -> dict[Partition, int]:
         """Return the first offset whose record is not older than a moment; where there is none yet, the end."""
         wanted = list(partitions)
+        # In this order: what is written between the two questions must not lie before where we begin.
+        end = self.end(wanted)
         found = self._offsets(wanted, confluent_admin.OffsetSpec.for_timestamp(moment_ms))
-        return {**self.end([p for p in wanted if found[p] < 0]), **{p: n for p, n in found.items() if n >= 0}}
+        return {partition: end[partition] if offset < 0 else offset for partition, offset in found.items()}
 
     def _offsets(
         self, partitions: Iterable[Partition], which: Any, isolation: str | None = None
