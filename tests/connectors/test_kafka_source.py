@@ -1,6 +1,7 @@
 """What is done about Kafka beside reading it, against a real broker: where to begin, what is lost, how far behind."""
 
 import json
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -219,6 +220,37 @@ def test_committed_positions_are_published_for_lag_tools(kafka: Broker, topic: s
     assert kafka.group_offsets(group, topic, 2) == {0: 3, 1: 0}
     control().committed({"partition-0": "1"})
     assert kafka.group_offsets(group, topic, 2) == {0: 3, 1: 0}
+
+
+def test_closing_does_not_wait_for_a_position_that_nobody_takes(tmp_path: Path) -> None:
+    """Goal: a broker that dies under a publication does not keep the pipeline from ending. A broker of its own."""
+    kafka = Broker()
+    try:
+        kafka.start()
+        kafka.create_topic("orders")
+        reader = control_of(impatient(Cluster(kafka.bootstrap), "orders", group_id="shop"), tmp_path)
+        reader.committed({"partition-0": "0"})
+        kafka.kill()
+        outcome: list[Exception] = []
+
+        def publish() -> None:
+            try:
+                reader.committed({"partition-0": "1"})
+            except SourceUnavailable as error:
+                outcome.append(error)
+
+        publishing = threading.Thread(target=publish, daemon=True)
+        publishing.start()
+        publishing.join(0.5)
+        closing = threading.Thread(target=reader.close, daemon=True)
+        closing.start()
+        closing.join(30)
+        publishing.join(30)
+        assert not closing.is_alive()
+        assert outcome, "whoever publishes hears that there was no answer"
+        reader.close()
+    finally:
+        kafka.remove()
 
 
 # Ways to a cluster

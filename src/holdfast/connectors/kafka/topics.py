@@ -1,6 +1,7 @@
 """What a Kafka cluster says about topics: which partitions they have, where each begins and ends."""
 
 import re
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -87,6 +88,7 @@ class TopicReader:
         self._isolation, self._patience = isolation, patience_seconds
         self._admin: Any = None
         self._committer: Any = None
+        self._committing = threading.Lock()
         self._last_error: Any = None
 
     def topics(self) -> dict[str, Topic]:
@@ -140,15 +142,23 @@ class TopicReader:
         """Note positions as those of a consumer group, for everybody who watches its lag."""
         noted = [confluent_kafka.TopicPartition(*partition, offset) for partition, offset in positions.items()]
         what = f"group '{group}'"
-        for partition in self._asked(what, lambda: self._member(group).commit(offsets=noted, asynchronous=False)):
+        with self._committing:
+            answers = self._asked(what, lambda: self._member(group).commit(offsets=noted, asynchronous=False))
+        for partition in answers:
             if partition.error is not None:
                 raise self._error(what, partition.error)
 
     def close(self) -> None:
         """Let connections go."""
-        member, self._admin, self._committer = self._committer, None, None
-        if member is not None:
-            member.close()
+        self._admin = None
+        # Closed while it commits to a broker that is silent, neither call would ever return: then it is left alone.
+        if self._committing.acquire(blocking=False):
+            try:
+                member, self._committer = self._committer, None
+                if member is not None:
+                    member.close()
+            finally:
+                self._committing.release()
 
     @property
     def _client(self) -> Any:
