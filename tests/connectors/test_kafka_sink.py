@@ -30,10 +30,11 @@ from connectors.targets import (
     rich_frame,
 )
 from holdfast import sinks
-from holdfast.connectors.arrow_types import plain_schema
+from holdfast.connectors.arrow_types import as_plain, plain_schema
 from holdfast.connectors.json_values import json_objects
 from holdfast.connectors.kafka import messages as kafka_messages
 from holdfast.connectors.kafka import sink as kafka_sink
+from holdfast.connectors.kafka.messages import VALUE, MessageColumns, Messages
 from holdfast.connectors.row_formats import json_text
 from holdfast.core.contracts import SinkContext, Token
 from holdfast.errors import MissingExtra, PipelineDefinitionError, RetryableSinkError, SinkBehind, SinkError
@@ -139,6 +140,59 @@ def test_json_columns_say_what_json_values_say() -> None:
     plain = [json.loads(json_text(row)) for row in RICH_ROWS]
     assert [json.loads(text) for text in json_objects(batch).to_pylist()] == plain
     assert json_objects(batch.slice(1, 0)).to_pylist() == []
+
+
+_HARD_TO_TELL = {
+    "map(date'2024-01-31', 1)": '{"2024-01-31":1}',
+    "map(timestamp'2024-01-31 12:00:00Z', 1)": '{"2024-01-31T12:00:00.000000Z":1}',
+    "map(timestamp_ntz'2024-01-31 12:00:00', 1)": '{"2024-01-31T12:00:00.000000":1}',
+    "map(X'00FF', 1)": '{"AP8=":1}',
+    "map(named_struct('a', 1, 'b', X'00FF'), 2)": r'{"{\"a\":1,\"b\":\"AP8=\"}":2}',
+    "array(named_struct('m', map(date'2024-01-31', 1)))": '[{"m":{"2024-01-31":1}}]',
+    "map('x', map(date'2024-01-31', CAST(null AS INT)))": '{"x":{"2024-01-31":null}}',
+    "CAST(null AS MAP<DATE, INT>)": "null",
+    "map(true, CAST(1.5 AS FLOAT))": '{"true":1.5}',
+    "named_struct('f', CAST(0.1 AS FLOAT))": '{"f":0.1}',
+    "array(date'-0043-03-15', null)": '["-0043-03-15",null]',
+    "CAST(X'61FF62' AS STRING)": '"a\ufffdb"',
+    "CAST(X'22FF' AS STRING)": '"\\"\ufffd"',
+    "array(CAST(X'FF' AS STRING))": '["\ufffd"]',
+    "array(CAST(0 AS DECIMAL(38, 18)))": "[0E-18]",
+}
+
+
+def test_small_and_large_epochs_tell_alike_what_is_hard_to_tell(spark: Any) -> None:
+    """Goal: a message does not depend on how many others its epoch has. Method: the same row on both ways."""
+    columns = ", ".join(f"{sql} AS c{index}" for index, sql in enumerate(_HARD_TO_TELL))
+    frame = spark.sql(f"SELECT {columns}")
+    table = frame.toArrow()
+    messages = Messages(MessageColumns(), plain_schema(table.schema))
+    told = [f'"c{index}":{text}' for index, text in enumerate(_HARD_TO_TELL.values())]
+    assert messages.table(table)[VALUE].to_pylist() == ["{" + ",".join(told) + "}"]
+    assert [row[VALUE] for row in messages.frame(frame).collect()] == ["{" + ",".join(told) + "}"]
+
+
+def test_maps_with_any_keys_can_be_had_back(spark: Any) -> None:
+    maps = [sql for sql in _HARD_TO_TELL if sql.startswith("map(")]
+    table = spark.sql("SELECT " + ", ".join(f"{sql} AS c{index}" for index, sql in enumerate(maps))).toArrow()
+    messages = Messages(MessageColumns(), plain_schema(table.schema))
+    assert messages.restored(messages.table(table)).equals(as_plain(table, plain_schema(table.schema)))
+
+
+def test_nested_columns_are_told_whatever_piece_of_them_is_asked_for() -> None:
+    lists: Any = [[1, None], None, [], [2]]
+    maps: Any = [None, [("a", [3])], [], [("b", None), ("c", [])]]
+    types = [pa.list_(pa.int64()), pa.map_(pa.string(), pa.list_(pa.int64()))]
+    batch = pa.record_batch([pa.array(lists, types[0]), pa.array(maps, types[1])], ["l", "m"])
+    told = [
+        '{"l":[1,null],"m":null}',
+        '{"l":null,"m":{"a":[3]}}',
+        '{"l":[],"m":{}}',
+        '{"l":[2],"m":{"b":null,"c":[]}}',
+    ]
+    for first in range(5):
+        for last in range(first, 5):
+            assert json_objects(batch.slice(first, last - first)).to_pylist() == told[first:last]
 
 
 # --- what is refused before the epoch is decided

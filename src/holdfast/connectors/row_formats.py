@@ -20,17 +20,11 @@ from typing import Any, Protocol
 from holdfast.connectors.arrow_types import as_plain, is_nested
 from holdfast.connectors.extras import arrow_csv, pa, pc, pq
 from holdfast.connectors.parquet_files import parquet_bytes, read_parquet, spark_write, write_with_spark
+from holdfast.connectors.spark_json import JSON_OPTIONS, TIMES, tellable_columns
 from holdfast.connectors.text_values import json_lines
 from holdfast.stores import durable
 
-_TIMES = {
-    "timeZone": "UTC",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-    "dateFormat": "yyyy-MM-dd",
-}
-_CSV_OPTIONS = {**_TIMES, "header": "true", "escape": '"', "emptyValue": '""', "nullValue": ""}
-JSON_OPTIONS = {**_TIMES, "ignoreNullFields": "false"}
+_CSV_OPTIONS = {**TIMES, "header": "true", "escape": '"', "emptyValue": '""', "nullValue": ""}
 _ROWS_AT_ONCE = 10_000
 _READ_BYTES = 1 << 20
 _LARGEST_BLOCK = (1 << 31) - 1
@@ -112,7 +106,8 @@ class Json:
 
     def write_with_spark(self, dataframe: Any, folder: str) -> None:
         """Write one file per task."""
-        spark_write(dataframe.write.format("json").options(**JSON_OPTIONS), folder)
+        told = dataframe.select(*tellable_columns(dataframe, dataframe.columns))
+        spark_write(told.write.format("json").options(**JSON_OPTIONS), folder)
 
     def count(self, path: str) -> int:
         """Count lines."""

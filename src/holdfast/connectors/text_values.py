@@ -54,10 +54,14 @@ def value_of(value: Any, type_: Any) -> Any:
     if is_.is_struct(type_):
         return {field.name: value_of(value.get(field.name), field.type) for field in type_}
     if is_.is_map(type_):
-        return [(value_of(key, type_.key_type), value_of(item, type_.item_type)) for key, item in value.items()]
+        return [(_key_of(key, type_.key_type), value_of(item, type_.item_type)) for key, item in value.items()]
     if is_.is_list(type_):
         return [value_of(item, type_.value_type) for item in value]
     return next((read(value) for test, read in _SCALARS if getattr(is_, test)(type_)), value)
+
+
+def _key_of(text: str, type_: Any) -> Any:
+    return value_of(parse_json(text) if pa.types.is_nested(type_) else text, type_)
 
 
 def _truth(value: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.connectors.arrow_types import as_plain
 from holdfast.connectors.extras import pa, pc, pq, spark_functions
 from holdfast.connectors.json_values import json_objects
-from holdfast.connectors.row_formats import JSON_OPTIONS
+from holdfast.connectors.spark_json import JSON_OPTIONS, in_ticks, tellable_columns
 from holdfast.connectors.text_values import json_lines
 from holdfast.core.contracts import Rows
 from holdfast.errors import PipelineDefinitionError, SinkError
@@ -94,10 +94,9 @@ class Messages:
         """Return a DataFrame of the view as it stands in the spool: the same text, made by Spark."""
         if self._columns.value is not None:
             return frame
-        column, functions = spark_functions.col, spark_functions
-        told = functions.struct(*(column(_in_ticks(name)) for name in self._told))
-        kept = [column(_in_ticks(name)) for name in self.spool_schema.names[:-1]]
-        return frame.select(*kept, functions.to_json(told, dict(JSON_OPTIONS)).alias(VALUE))
+        kept = [spark_functions.col(in_ticks(name)) for name in self.spool_schema.names[:-1]]
+        told = spark_functions.struct(*tellable_columns(frame, self._told))
+        return frame.select(*kept, spark_functions.to_json(told, dict(JSON_OPTIONS)).alias(VALUE))
 
     def restored(self, table: Any) -> Any:
         """Return a spooled table as the view had it."""
@@ -211,8 +210,3 @@ def _values(column: Any) -> list[bytes | None]:
 def _as_bytes(column: Any) -> Any:
     text = column.cast(pa.string()) if pa.types.is_integer(column.type) else column
     return text.cast(pa.binary())
-
-
-def _in_ticks(name: str) -> str:
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
