@@ -207,6 +207,28 @@ def test_an_approved_change_goes_on(lab: Labs) -> None:
     changed().run(once=True)
 
 
+def test_columns_that_are_never_null_stand_beside_rows_and_structs_that_are(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Goal: what Spark proves of a column stops no rows on their way. Method: several views, a NULL struct."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text('{"id":1}\n{"id":2}\n')
+    pipeline = Pipeline("shop", store=tmp_path / "store", spark=spark)
+    pipeline.source("orders", sources.files(str(tmp_path / "in"), format="json", schema="id long"))
+    pipeline.view("kinds", "SELECT id, 1 AS kind FROM orders")
+    pipeline.view("hollow", "SELECT id, IF(id = 1, NULL, named_struct('a', coalesce(id, 0))) AS s FROM orders")
+    for name in ("kinds", "hollow"):
+        pipeline.sink(name, name, sinks.files(str(tmp_path / name), format="json"))
+    pipeline.run(once=True)
+
+    def rows(name: str) -> list[Any]:
+        lines = [line for file in (tmp_path / name).rglob("part-*") for line in file.read_text().splitlines()]
+        return sorted((json.loads(line) for line in lines), key=lambda row: row["id"])
+
+    assert rows("kinds") == [{"id": 1, "kind": 1}, {"id": 2, "kind": 1}]
+    assert rows("hollow") == [{"id": 1, "s": None}, {"id": 2, "s": {"a": 2}}]
+
+
 def test_an_error_in_user_code_names_itself_and_leaves_a_store_that_recovers(
     tmp_path: Path, spark: SparkSession, lab: Labs, undisturbed: Undisturbed
 ) -> None:

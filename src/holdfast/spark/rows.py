@@ -1,5 +1,6 @@
 """The rows of one epoch: computed once, then cut into what each output gets."""
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,8 @@ COLLECT_BYTES = 256 * 1024 * 1024
 _HEADROOM = 4
 """How much larger than expected a batch may be, without surprise."""
 _SAMPLE_ROWS = 1000
+_NULLABLE = ("nullable", "containsNull", "valueContainsNull")
+"""What Spark's types say of NULL."""
 
 
 class ArrowRows:
@@ -50,7 +53,7 @@ class SparkRows:
 
     def arrow(self) -> Any:
         """Collect the rows."""
-        return self._frame.toArrow()
+        return _collected(self._frame)
 
     def dataframe(self) -> Any:
         """Return the cached rows."""
@@ -83,9 +86,9 @@ class ComputedBatch:
             self._counts = _count_cached(frame, list(outputs))
             self.bytes = _estimated_bytes(frame, sum(self._counts.values()))
             if self.bytes <= collect_bytes:
-                self._table = frame.toArrow()
+                self._table = _collected(frame)
         else:
-            self._table = frame.toArrow()
+            self._table = _collected(frame)
             self._counts = _count_arrow(self._table, list(outputs))
             self.bytes = int(self._table.nbytes)
 
@@ -103,6 +106,16 @@ class ComputedBatch:
         """Let cached rows go."""
         if self._cached:
             self._frame.unpersist()
+
+
+def _collected(frame: DataFrame) -> pa.Table:
+    """Bring rows here. Where a struct is NULL its fields are too, even those that Spark says never are."""
+    nullable = StructType.fromJson(json.loads(frame.schema.json(), object_hook=_nullable))
+    return (frame if nullable == frame.schema else frame.to(nullable)).toArrow()
+
+
+def _nullable(type_: dict[str, Any]) -> dict[str, Any]:
+    return {key: True if key in _NULLABLE else value for key, value in type_.items()}
 
 
 def without_stale_order(frame: DataFrame) -> DataFrame:
@@ -130,7 +143,7 @@ def _estimated_bytes(frame: DataFrame, rows: int) -> int:
     """Return about how large cached rows would be here, judged by the first of them."""
     if rows == 0:
         return 0
-    sample = frame.limit(_SAMPLE_ROWS).toArrow()
+    sample = _collected(frame.limit(_SAMPLE_ROWS))
     return int(sample.nbytes * rows / max(sample.num_rows, 1))
 
 
