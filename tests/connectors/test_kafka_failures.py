@@ -159,7 +159,7 @@ def test_a_writer_whose_rows_vanish_while_it_reads_them_says_so(
         monkeypatch.undo()
         quick.commit(token)
 
-    monkeypatch.setattr(kafka_sink, "check_staged", overtaken)
+    monkeypatch.setattr(spool, "check_staged", overtaken)
     assert slow.commit(token) is ALREADY_DONE
     assert in_order(tmp_path) == orders(1)
 
