@@ -91,7 +91,7 @@ class Messages:
         return table.select(self.spool_schema.names[:-1]).append_column(VALUE, values)
 
     def frame(self, frame: Any) -> Any:
-        """Return a DataFrame of the view as it stands in the spool: the same text, made by Spark."""
+        """Return a DataFrame of the view as it stands in the spool: the same values, told by Spark."""
         if self._columns.value is not None:
             return frame
         kept = [spark_functions.col(in_ticks(name)) for name in self.spool_schema.names[:-1]]
