@@ -31,11 +31,11 @@ from connectors.targets import (
 )
 from holdfast import sinks
 from holdfast.connectors.arrow_types import as_plain, plain_schema
+from holdfast.connectors.json_text import json_text
 from holdfast.connectors.json_values import json_objects
 from holdfast.connectors.kafka import messages as kafka_messages
 from holdfast.connectors.kafka import sink as kafka_sink
 from holdfast.connectors.kafka.messages import VALUE, MessageColumns, Messages
-from holdfast.connectors.row_formats import json_text
 from holdfast.core.contracts import SinkContext, Token
 from holdfast.errors import MissingExtra, PipelineDefinitionError, RetryableSinkError, SinkBehind, SinkError
 

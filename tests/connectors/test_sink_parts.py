@@ -19,9 +19,10 @@ from connectors.targets import OTHER_TIMELINE, RICH_ROWS, RICH_SCHEMA, TIMELINE
 from holdfast.connectors.arrow_types import plain_schema
 from holdfast.connectors.delta.stats import stats_json
 from holdfast.connectors.delta.writing import AddedFile, pack_files, unpack_files
+from holdfast.connectors.json_text import json_text
+from holdfast.connectors.json_values import json_texts
 from holdfast.connectors.ledger import LedgerRecord, claim, must_commit
 from holdfast.connectors.parquet_files import parquet_bytes
-from holdfast.connectors.row_formats import json_text
 from holdfast.connectors.staging import StagedName
 from holdfast.core.contracts import EpochRef, OnForeign, Owner, Token
 from holdfast.errors import Fenced, ForeignTimeline, SinkError
@@ -182,6 +183,19 @@ def test_json_text_reads_back(value: Any) -> None:
 )
 def test_numbers_that_json_does_not_know(value: Any, text: str) -> None:
     assert json_text(value) == text
+
+
+def test_columns_become_json_and_null_stays_null() -> None:
+    floats = pa.array([None, {"f": 0.1, "t": 'a"'}], pa.struct([("f", pa.float32()), ("t", pa.string())]))
+    assert json_texts(floats).to_pylist() == [None, r'{"f":0.1,"t":"a\""}']
+    broken = pa.array([[b"\xff"], None]).cast(pa.list_(pa.binary()))
+    raw = pa.Array.from_buffers(pa.list_(pa.string()), 2, broken.buffers()[:2], children=[_unchecked(broken.values)])
+    assert json_texts(raw).to_pylist() == ['["\ufffd"]', None]
+
+
+def _unchecked(values: pa.Array) -> pa.Array:
+    """Return bytes as text that nobody looked at, as Spark hands it over."""
+    return pa.Array.from_buffers(pa.string(), len(values), values.buffers())
 
 
 # --- packages on first use

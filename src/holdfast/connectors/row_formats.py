@@ -8,17 +8,13 @@ Small epochs are written from here, large ones by Spark, with options that make 
     NaN, infinity   "NaN", "Infinity", "-Infinity"
 """
 
-import base64
-import datetime
-import decimal
-import json
-import math
 import os
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from holdfast.connectors.arrow_types import as_plain, is_nested
-from holdfast.connectors.extras import arrow_csv, pa, pc, pq
+from holdfast.connectors.extras import arrow_csv, pa, pq
+from holdfast.connectors.json_values import as_text, json_objects
 from holdfast.connectors.parquet_files import parquet_bytes, read_parquet, spark_write, write_with_spark
 from holdfast.connectors.spark_json import JSON_OPTIONS, TIMES, tellable_columns
 from holdfast.connectors.text_values import json_lines
@@ -93,11 +89,9 @@ class Json:
 
     def write(self, table: Any, path: str) -> None:
         """Write a line per row."""
-        keys = [json.dumps(name, ensure_ascii=False) for name in table.schema.names]
         with open(path, "wb") as file:
             for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
-                rows = batch.to_pylist(maps_as_pydicts="strict")
-                file.writelines(f"{_object(zip(keys, row.values(), strict=True))}\n".encode() for row in rows)
+                file.writelines(f"{line}\n".encode() for line in json_objects(batch).to_pylist())
 
     def read(self, path: str, schema: Any) -> Any:
         """Parse every line."""
@@ -166,52 +160,3 @@ def write_rows(kind: RowFormat, table: Any, schema: Any, folder: str) -> None:
     """Write a small epoch into a new local folder."""
     durable.make_directories(folder)
     kind.write(as_plain(table, schema), os.path.join(folder, f"part-00000{kind.suffix}"))
-
-
-def as_text(column: Any) -> Any:
-    """Return times, dates and decimals of a column as the text that stands for them; other columns as they are."""
-    is_, type_ = pa.types, column.type
-    if is_.is_timestamp(type_):
-        return pc.strftime(column, "%Y-%m-%dT%H:%M:%S" + ("Z" if type_.tz else ""))
-    if is_.is_date(type_):
-        return pc.strftime(column, "%Y-%m-%d")
-    return column.cast(pa.string()) if is_.is_decimal(type_) else column
-
-
-def json_text(value: Any) -> str:
-    """Return a value as JSON; decimals keep their digits."""
-    match value:
-        case None | bool() | int() | str():
-            return json.dumps(value, ensure_ascii=False)
-        case float():
-            return repr(value) if math.isfinite(value) else _odd_number(value)
-        case decimal.Decimal():
-            return format(value, "f")
-        case datetime.datetime() | datetime.date() | bytes():
-            return f'"{_plain_text(value)}"'
-        case dict():
-            return _object((json.dumps(_key_text(key), ensure_ascii=False), item) for key, item in value.items())
-        case list():
-            return f"[{','.join(map(json_text, value))}]"
-    raise TypeError(f"no JSON for {type(value).__name__}")
-
-
-def _object(pairs: Any) -> str:
-    return "{" + ",".join(f"{key}:{json_text(value)}" for key, value in pairs) + "}"
-
-
-def _key_text(key: Any) -> str:
-    return key if isinstance(key, str) else json_text(key).strip('"')
-
-
-def _odd_number(value: float) -> str:
-    return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
-
-
-def _plain_text(value: datetime.datetime | datetime.date | bytes) -> str:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, datetime.datetime):
-        zone = "" if value.tzinfo is None else "Z"
-        return value.replace(tzinfo=None).isoformat(timespec="microseconds") + zone
-    return value.isoformat()

@@ -19,8 +19,8 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.connectors.arrow_types import as_plain
-from holdfast.connectors.extras import pa
-from holdfast.connectors.row_formats import json_text
+from holdfast.connectors.extras import pa, pc
+from holdfast.connectors.json_values import json_texts
 from holdfast.connectors.text_values import array_of, parse_json
 from holdfast.errors import SinkError
 
@@ -148,16 +148,12 @@ def _encoded(column: Any, wire: Wire) -> Any:
         return pa.array(
             [None if text is None else _uuid_bytes(text, wire.name) for text in column.to_pylist()], pa.binary()
         )
-    version = _JSONB_VERSION if wire.kind == "jsonb" else ""
-    texts = _json_texts(column)
-    return pa.array([None if text is None else version + text for text in texts], pa.string())
+    texts = column if pa.types.is_string(column.type) else _json_texts(column)
+    return pc.binary_join_element_wise(_JSONB_VERSION, texts, "") if wire.kind == "jsonb" else texts
 
 
-def _json_texts(column: Any) -> list[str | None]:
-    values = column.to_pylist(maps_as_pydicts="strict")
-    if pa.types.is_string(column.type):
-        return values  # type: ignore[no-any-return]
-    return [None if value is None else json_text(value) for value in values]
+def _json_texts(column: Any) -> Any:
+    return pa.chunked_array([json_texts(chunk) for chunk in column.chunks], pa.string())
 
 
 def _uuid_bytes(text: str, name: str) -> bytes:

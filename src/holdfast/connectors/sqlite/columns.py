@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.connectors.arrow_types import as_plain
 from holdfast.connectors.extras import pa
-from holdfast.connectors.row_formats import as_text, json_text
+from holdfast.connectors.json_values import as_text, json_texts
 from holdfast.connectors.sql_statements import Column
 from holdfast.errors import PipelineDefinitionError
 
@@ -72,8 +72,7 @@ def _flat(array: Any) -> Iterator[Any]:
         for child in array.flatten():
             yield from _flat(child)
     elif is_.is_list(array.type) or is_.is_map(array.type):
-        values = array.to_pylist(maps_as_pydicts="strict")
-        yield pa.array([None if value is None else json_text(value) for value in values], pa.string())
+        yield json_texts(array)
     elif is_.is_boolean(array.type):
         yield array.cast(pa.int8())
     else:
