@@ -3,11 +3,25 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
-from connectors.targets import BESIDE, BY_NAME, TIMELINE, Files, Target, Writer, bound, orders
+from connectors.targets import (
+    BESIDE,
+    BY_NAME,
+    SCHEMA,
+    TIMELINE,
+    Files,
+    SparkRows,
+    Target,
+    Writer,
+    bound,
+    orders,
+    range_digest,
+)
 from holdfast import sinks
-from holdfast.core.contracts import CommitOutcome, LedgerState
+from holdfast.core.contracts import CommitOutcome, LedgerState, Token
 from holdfast.errors import Fenced, RetryableSinkError, SinkError, TransientStoreError
 from holdfast.stores.materials import DirectoryMaterials
 
@@ -103,6 +117,32 @@ def test_storage_that_does_not_answer_is_asked_again(
         with pytest.raises(RetryableSinkError, match="no answer"):
             writer.prepare(1, orders(1))
     writer.write(1, orders(1), 1)
+    assert target.read(tmp_path) == orders(1)
+
+
+def test_storage_that_does_not_answer_does_not_undo_a_commit(
+    tmp_path: Path, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: Any) -> None:
+        raise TransientStoreError("no answer")
+
+    writer = Writer(target, tmp_path, machine="a")
+    token = writer.prepare(1, orders(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(DirectoryMaterials, "remove", silent)
+        assert writer.commit(token) is CommitOutcome.DONE
+    assert len(COPIES.staged(tmp_path)) == 1
+    Writer(target, tmp_path, 2, machine="b")
+    assert COPIES.staged(tmp_path) == []
+
+
+def test_what_spark_wrote_is_taken_from_the_copy_as_well(tmp_path: Path, target: Target, spark: SparkSession) -> None:
+    writer = Writer(target, tmp_path, machine="a")
+    rows = SparkRows(spark.createDataFrame(pa.Table.from_pylist(orders(1), schema=SCHEMA)).coalesce(1))
+    prepared = writer.sink.prepare(rows, writer.ref(1))
+    HERE.harm(tmp_path, "flipped")
+    token = Token(1, 1, 0, 0, prepared.rows, range_digest(1), prepared.payload)
+    assert Writer(target, tmp_path, 2, machine="a").commit(token) is CommitOutcome.DONE
     assert target.read(tmp_path) == orders(1)
 
 

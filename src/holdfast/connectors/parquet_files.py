@@ -62,8 +62,11 @@ def files_below(folder: str) -> Iterator[str]:
             yield os.path.relpath(os.path.join(directory, name), folder)
 
 
-def stage_parquet(rows: Rows, folder: str, schema: Any) -> list[StagedFile]:
-    """Write an epoch into a local folder that must not exist, durably; return its files, paths relative to it."""
+def stage_parquet(rows: Rows, folder: str, schema: Any, *, digests: bool = False) -> list[StagedFile]:
+    """Write an epoch into a local folder that must not exist, durably; return its files, paths relative to it.
+
+    With `digests` also files of Spark's have one, for which they are read again.
+    """
     from_here = rows.small
     if from_here:
         durable.make_directories(folder)
@@ -72,7 +75,7 @@ def stage_parquet(rows: Rows, folder: str, schema: Any) -> list[StagedFile]:
         write_with_spark(rows.dataframe(), folder)
     durable.sync_tree(folder)
     durable.sync_file(os.path.dirname(folder))
-    staged = [describe(folder, path, digest=from_here) for path in sorted(files_below(folder))]
+    staged = [describe(folder, path, digest=digests or from_here) for path in sorted(files_below(folder))]
     expect_rows(sum(row_count(os.path.join(folder, file.path)) for file in staged), rows.count)
     return staged
 

@@ -4,6 +4,7 @@ They wait in a folder on this machine. Where the checkpoints are in object stora
 process that goes on from them may run on another machine.
 """
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -15,7 +16,7 @@ from holdfast.connectors.ledger import LedgerRecord
 from holdfast.connectors.parquet_files import StagedFile, check_staged, stage_parquet
 from holdfast.connectors.staging import STAGED, StagedName
 from holdfast.core.contracts import EpochRef, Rows, SinkContext, Token
-from holdfast.errors import SinkError
+from holdfast.errors import SinkError, TransientStoreError
 from holdfast.stores import durable
 
 _FILES = "files"
@@ -36,7 +37,8 @@ class Spool:
         staged = str(StagedName.of(self._sink, ref))
         folder = self.folder(staged)
         durable.make_directories(self._place)
-        files = stage_parquet(rows, folder, schema)
+        # The digest of a file says whether it is the copy that has to be read.
+        files = stage_parquet(rows, folder, schema, digests=self._copies is not None)
         if self._copies is not None:
             for file in files:
                 self._copies.put_file(f"{staged}/{file.path}", os.path.join(folder, file.path))
@@ -77,13 +79,14 @@ class Spool:
                 os.replace(whole, os.path.join(folder, file.path))
 
     def remove(self, token: Token) -> None:
-        """Remove an epoch that is shown."""
+        """Remove an epoch that is shown. Storage that does not answer is no reason to say that it is not."""
         staged = token.payload[STAGED]
         durable.remove(self.folder(staged))
-        if self._copies is not None:
-            for file in _files(token.payload):
-                self._copies.remove(f"{staged}/{file.path}")
         self._ours.discard(staged)
+        if self._copies is not None:
+            with contextlib.suppress(TransientStoreError):  # What stays goes at the next start.
+                for file in _files(token.payload):
+                    self._copies.remove(f"{staged}/{file.path}")
 
     def remove_lower(self, ref: EpochRef) -> None:
         """Remove the rows of lower attempts at an epoch."""
