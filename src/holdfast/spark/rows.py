@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 OUTPUT_COLUMN = "_holdfast_output"
@@ -109,9 +110,14 @@ class ComputedBatch:
 
 
 def _collected(frame: DataFrame) -> pa.Table:
-    """Bring rows here. Where a struct is NULL its fields are too, even those that Spark says never are."""
+    """Bring rows here, as `toArrow` does, which fails on what Spark says is never NULL.
+
+    Where a struct is NULL its fields are too. To have Spark itself say so costs a projection in every epoch.
+    """
+    collect: Any = frame._collect_as_arrow
     nullable = StructType.fromJson(json.loads(frame.schema.json(), object_hook=_nullable))
-    return (frame if nullable == frame.schema else frame.to(nullable)).toArrow()
+    types = to_arrow_schema(nullable, timezone="UTC", error_on_duplicated_field_names_in_struct=True)
+    return pa.Table.from_batches(collect(empty_list_if_zero_records=False)).cast(types)
 
 
 def _nullable(type_: dict[str, Any]) -> dict[str, Any]:
