@@ -28,6 +28,10 @@ from holdfast.stores.materials import DirectoryMaterials
 HERE, THERE, COPIES = (Files(f"{place}/*/*") for place in ("a", "b", BESIDE))
 
 
+def silent(*_: Any) -> None:
+    raise TransientStoreError("no answer")
+
+
 @pytest.fixture(params=["foreach-batch", "kafka"])
 def target(request: pytest.FixtureRequest) -> Target:
     found = BY_NAME[request.param]
@@ -108,9 +112,6 @@ def test_staged_rows_can_be_read_on_another_machine(tmp_path: Path, target: Targ
 def test_storage_that_does_not_answer_is_asked_again(
     tmp_path: Path, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def silent(*_: Any) -> None:
-        raise TransientStoreError("no answer")
-
     writer = Writer(target, tmp_path, machine="a")
     with monkeypatch.context() as patch:
         patch.setattr(DirectoryMaterials, "put_file", silent)
@@ -123,9 +124,6 @@ def test_storage_that_does_not_answer_is_asked_again(
 def test_storage_that_does_not_answer_does_not_undo_a_commit(
     tmp_path: Path, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def silent(*_: Any) -> None:
-        raise TransientStoreError("no answer")
-
     writer = Writer(target, tmp_path, machine="a")
     token = writer.prepare(1, orders(1))
     with monkeypatch.context() as patch:
