@@ -4,6 +4,7 @@ import builtins
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.buffers import Buffer
@@ -32,6 +33,13 @@ from holdfast.stores.verification import ByteProgress, Verifier, parse_manifest,
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class StorageOptions:
+    """What storage was opened with, for whoever opens files beside the checkpoints. Secrets may be among it."""
+
+    values: Mapping[str, str] = field(repr=False)
+
+
 class DurableCheckpointStore:
     """A `CheckpointStore` on a medium. `retain` checkpoints are kept after each save; None keeps all."""
 
@@ -45,8 +53,7 @@ class DurableCheckpointStore:
         options: Mapping[str, str] | None = None,
     ) -> None:
         self._medium = medium
-        self.options: Mapping[str, str] = options or {}
-        """What the storage was opened with: for whoever opens the files beside the checkpoints. May hold secrets."""
+        self.options = StorageOptions(options or {})
         self._retain = retain
         self._vnode_count = vnode_count
         self._clock = clock
