@@ -891,6 +891,13 @@ GUARDS = [
         SPOOL,
     ),
     Guard(
+        "spool: a token that leads elsewhere is refused",
+        "connectors/spool.py",
+        '    if name in ("", ".", "..") or os.path.basename(name) != name:',
+        "    if False:",
+        SPOOL,
+    ),
+    Guard(
         "spool: a ledger goes where the checkpoints are",
         "connectors/spool_ledger.py",
         "        self._folder, self._elsewhere = os.path.abspath(context.spool), context.spool_copies\n",

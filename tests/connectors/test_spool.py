@@ -81,6 +81,23 @@ def test_a_copy_is_compared_before_it_is_shown(tmp_path: Path, target: Target, d
     assert target.read(tmp_path) == []
 
 
+@pytest.mark.parametrize("part", ["staged", "file"])
+def test_a_token_that_leads_elsewhere_is_refused(tmp_path: Path, target: Target, part: str) -> None:
+    """A checkpoint may have been imported, and what its tokens name is removed once it is shown."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").touch()
+    writer = Writer(target, tmp_path, machine="a")
+    token = writer.prepare(1, orders(1))
+    if part == "staged":
+        token.payload["staged"] = "../mine"
+    else:
+        token.payload["files"][0]["path"] = "../../mine/file"
+    with pytest.raises(SinkError, match="is no name of staged rows"):
+        writer.commit(token)
+    assert (tmp_path / "mine" / "file").exists()
+    assert target.read(tmp_path) == []
+
+
 def test_copies_of_dead_attempts_go_with_them(tmp_path: Path, target: Target) -> None:
     first = Writer(target, tmp_path, machine="a")
     first.prepare(1, orders(1))

@@ -47,7 +47,7 @@ class Spool:
 
     def folder(self, staged: str) -> str:
         """Return where an attempt's rows are on this machine."""
-        return os.path.join(self._place, staged)
+        return os.path.join(self._place, _plain(staged))
 
     def paths(self, payload: Payload) -> list[str]:
         """Return the files of an attempt on this machine."""
@@ -109,7 +109,17 @@ class Spool:
 
 
 def _files(payload: Payload) -> list[StagedFile]:
-    return [StagedFile(**file) for file in payload[_FILES]]
+    files = [StagedFile(**file) for file in payload[_FILES]]
+    for file in files:
+        _plain(file.path)
+    return files
+
+
+def _plain(name: str) -> str:
+    """Refuse a name that leads elsewhere: what it names is removed, and a checkpoint may have been imported."""
+    if name in ("", ".", "..") or os.path.basename(name) != name:
+        raise SinkError(f"'{name}' is no name of staged rows")
+    return name
 
 
 def _names(text: str, wanted: Callable[[StagedName], bool]) -> bool:

@@ -42,11 +42,9 @@ def materials_beside(store: DurableCheckpointStore) -> Materials | None:
 
 def _files_beside(store: DurableCheckpointStore, folder: str) -> Materials | None:
     place = store.describe()
-    return (
-        None
-        if place.startswith("memory://")
-        else open_materials(f"{place.rstrip('/')}/{folder}", store.options.values)
-    )
+    if place.startswith("memory://"):
+        return None
+    return open_materials(f"{place.rstrip('/')}/{folder}", store.options.values)
 
 
 def materials_of(store: DurableCheckpointStore, pipeline: str) -> Materials:
