@@ -94,7 +94,7 @@ class FilesSink:
             if decided.takes_over is not None:
                 floor = record = self._take_over(record, on_foreign)
             # The document keeps its own epoch: which epochs are there is for the folders to say.
-            self._folder.write(replace(floor or record, generation=owner.generation))
+            self._folder.write(replace(floor or record, generation=owner.generation, nonce=owner.nonce))
             self._folder.sweep_staged(record)
         self._rewinds = record.rewinds
         return record.state()
@@ -176,10 +176,7 @@ class FilesSink:
         """Remove the folders of later epochs, newest first, so that readers only ever see a whole earlier state."""
         with disk_trouble.may_pass("rewinding"), self._folder.locked():
             record = self._folder.read()
-            if record is None or (record.timeline, record.generation) != (
-                self._owner.timeline,
-                self._owner.generation,
-            ):
+            if record is None or not record.belongs_to(self._owner):
                 raise fenced(record, self._owner)
             floor = record.rewound(to_epoch, self._folder.range_of(record.base + to_epoch))
             self._folder.write(floor)

@@ -170,10 +170,7 @@ class ForeachBatchSink:
         with disk_trouble.may_pass("rewinding"), self._ledger.locked():
             found = self._ledger.read()
             record = None if found is None else self._asked(found)
-            if record is None or (record.timeline, record.generation) != (
-                self._owner.timeline,
-                self._owner.generation,
-            ):
+            if record is None or not record.belongs_to(self._owner):
                 raise fenced(record, self._owner)
             if to_epoch < record.epoch:
                 return RewindOutcome.IMPOSSIBLE

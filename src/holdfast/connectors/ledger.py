@@ -31,10 +31,16 @@ class LedgerRecord:
     rewinds: int = 0
     base: int = 0
     """Added to an epoch where its number is visible to readers; not 0 when rows of an earlier timeline were kept."""
+    nonce: str = ""
+    """The process that claimed the target last."""
 
     def state(self) -> LedgerState:
         """Return what the engine is told."""
-        return LedgerState(self.timeline, self.generation, self.epoch, self.range_digest)
+        return LedgerState(self.timeline, self.generation, self.epoch, self.range_digest, self.nonce)
+
+    def belongs_to(self, owner: Owner) -> bool:
+        """Whether this very process claimed the target last."""
+        return self.state().belongs_to(owner)
 
     def after(self, token: Token) -> "LedgerRecord":
         """Return the record once `token` is committed."""
@@ -73,16 +79,18 @@ def claim(
 ) -> Claim:
     """Decide a claim. `found` is this sink's record, `others` a timeline that wrote to the target as another sink.
 
-    Raises `Fenced` when a newer generation owns the target, `ForeignTimeline` when another timeline does and nobody
-    said what to do about it.
+    Raises `Fenced` when a newer generation or another process of our own generation owns the target,
+    `ForeignTimeline` when another timeline does and `on_foreign` does not say what to do about it.
     """
     if found is not None and found.timeline == owner.timeline:
         if found.generation > owner.generation:
             raise fenced(found, owner)
-        return Claim(replace(found, generation=owner.generation))
+        if found.generation == owner.generation and found.nonce != owner.nonce:
+            raise fenced(found, owner)
+        return Claim(replace(found, generation=owner.generation, nonce=owner.nonce))
     foreign = found.timeline if found is not None else others
     if foreign in (None, owner.timeline):
-        return Claim(LedgerRecord(owner.timeline, owner.generation))
+        return Claim(LedgerRecord(owner.timeline, owner.generation, nonce=owner.nonce))
     if on_foreign is OnForeign.REFUSE:
         raise ForeignTimeline(
             f"the target was written by another timeline ({foreign}; this is {owner.timeline} of pipeline "
@@ -90,7 +98,7 @@ def claim(
             "for our own, append leaves them and writes behind them"
         )
     epoch = adopt_epoch if on_foreign is OnForeign.ADOPT else 0
-    return Claim(LedgerRecord(owner.timeline, owner.generation, epoch), takes_over=foreign)
+    return Claim(LedgerRecord(owner.timeline, owner.generation, epoch, nonce=owner.nonce), takes_over=foreign)
 
 
 def must_commit(record: LedgerRecord | None, owner: Owner, token: Token) -> bool:
@@ -98,7 +106,7 @@ def must_commit(record: LedgerRecord | None, owner: Owner, token: Token) -> bool
 
     Raises `Fenced` when the target is not ours any more, `SinkError` when the token does not follow the record.
     """
-    if record is None or record.timeline != owner.timeline or record.generation != owner.generation:
+    if record is None or not record.belongs_to(owner):
         raise fenced(record, owner)
     if record.epoch == token.epoch:
         # An unknown range was vouched for: by a rewind to this epoch, or by a person who adopted it.
@@ -121,6 +129,14 @@ def fenced(record: LedgerRecord | None, owner: Owner) -> Fenced:
     """Return the error for a target that another writer owns."""
     if record is None:
         return Fenced("the target's ledger has no entry of this timeline any more", checkpoint_id=0)
+    same = (record.timeline, record.generation) == (owner.timeline, owner.generation)
+    if same:
+        return Fenced(
+            f"the target belongs to another process of generation {record.generation} of timeline "
+            f"{record.timeline}: was the store copied, and are both copies started?",
+            checkpoint_id=0,
+            owner={"timeline": str(record.timeline), "generation": record.generation, "nonce": record.nonce},
+        )
     return Fenced(
         f"the target belongs to generation {record.generation} of timeline {record.timeline}; "
         f"this is generation {owner.generation} of {owner.timeline}",

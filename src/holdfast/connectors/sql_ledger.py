@@ -33,6 +33,8 @@ class LedgerPlace:
     """Added to a read that a write will follow, so that nobody else writes in between."""
     fold: str = ""
     """A function under which names of the same table are equal."""
+    columns: str = ""
+    """A query for the column names of a table ($1): a ledger that an earlier version made has fewer."""
 
 
 class SqlLedger:
@@ -50,8 +52,11 @@ class SqlLedger:
         connection.run(
             f"CREATE TABLE IF NOT EXISTS {self._ledger} (pipeline TEXT NOT NULL, sink TEXT NOT NULL, "
             "target TEXT NOT NULL, timeline TEXT NOT NULL, generation BIGINT NOT NULL, epoch BIGINT NOT NULL, "
-            "range_digest TEXT, rewinds BIGINT NOT NULL, base BIGINT NOT NULL, PRIMARY KEY (pipeline, sink))"
+            "range_digest TEXT, rewinds BIGINT NOT NULL, base BIGINT NOT NULL, nonce TEXT NOT NULL DEFAULT '', "
+            "PRIMARY KEY (pipeline, sink))"
         )
+        if not self._has_nonce(connection):
+            connection.run(f"ALTER TABLE {self._ledger} ADD COLUMN nonce TEXT NOT NULL DEFAULT ''")
         connection.run(
             f"CREATE TABLE IF NOT EXISTS {self._epochs} (timeline TEXT NOT NULL, sink TEXT NOT NULL, "
             "epoch BIGINT NOT NULL, rows BIGINT NOT NULL, range_digest TEXT NOT NULL, "
@@ -60,13 +65,18 @@ class SqlLedger:
 
     def read(self, connection: Statements, *, to_write: bool = True) -> LedgerRecord | None:
         """Return the entry; with `to_write` it stays as it is until the transaction ends."""
+        nonce = "nonce" if self._has_nonce(connection) else "''"
         found = connection.run(
-            f"SELECT timeline, generation, epoch, range_digest, rewinds, base FROM {self._ledger} "
+            f"SELECT timeline, generation, epoch, range_digest, rewinds, base, {nonce} FROM {self._ledger} "
             f"WHERE pipeline = $1 AND sink = $2{self._place.lock if to_write else ''}",
             self._pipeline,
             self._sink,
         )
         return LedgerRecord(UUID(found[0][0]), *found[0][1:]) if found else None
+
+    def _has_nonce(self, connection: Statements) -> bool:
+        """Whether the table has the column; asked each time, because a backup may have been put back."""
+        return ("nonce",) in connection.run(self._place.columns, self._ledger)
 
     def write(self, connection: Statements, record: LedgerRecord) -> None:
         """Replace the entry."""

@@ -77,8 +77,7 @@ class TableSink(ABC):
         """Delete rows of later epochs; only in an append table with the epoch column that no other sink writes to."""
         with self._changing() as connection:
             record = self._ledger.read(connection)
-            ours = (self._owner.timeline, self._owner.generation)
-            if record is None or (record.timeline, record.generation) != ours:
+            if record is None or not record.belongs_to(self._owner):
                 raise fenced(record, self._owner)
             if to_epoch < record.epoch:
                 if not self._knows_epochs or self._ledger.other_timelines(connection):

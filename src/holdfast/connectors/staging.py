@@ -1,6 +1,8 @@
 """Names of staged rows: which sink, timeline, epoch, generation and attempt they belong to.
 
-    <sink>-<12 digits of the timeline>-<epoch>-<generation>-<attempt>
+    <sink>-<12 digits of the timeline>-<epoch>-<generation>-<attempt>[-<process>]
+
+The process is missing in names from before processes had a nonce.
 
 Two attempts never share a name, and an abort finds exactly what it may remove.
 """
@@ -18,7 +20,10 @@ from holdfast.errors import SinkError
 STAGED = "staged"
 """Key in a prepared epoch's payload: the name, for those who have nothing but the token."""
 
-_NAME = re.compile(r"(?P<sink>.+)-(?P<timeline>[0-9a-f]{12})-(?P<epoch>\d+)-(?P<generation>\d+)-(?P<attempt>\d+)")
+_NAME = re.compile(
+    r"(?P<sink>.+)-(?P<timeline>[0-9a-f]{12})-(?P<epoch>\d+)-(?P<generation>\d+)-(?P<attempt>\d+)"
+    r"(-(?P<nonce>[0-9a-f]{8}))?"
+)
 
 
 def timeline_tag(timeline: UUID) -> str:
@@ -35,16 +40,18 @@ class StagedName:
     epoch: int
     generation: int
     attempt: int
+    nonce: str = ""
 
     @classmethod
     def of(cls, sink: str, ref: EpochRef) -> "StagedName":
         """Return the name for an attempt."""
-        return cls(quote(sink, safe=""), timeline_tag(ref.timeline), ref.epoch, ref.generation, ref.attempt)
+        tag = timeline_tag(ref.timeline)
+        return cls(quote(sink, safe=""), tag, ref.epoch, ref.generation, ref.attempt, ref.nonce)
 
     @classmethod
     def of_token(cls, sink: str, timeline: UUID, token: Token) -> "StagedName":
         """Return the name of what a token stands for."""
-        return cls.of(sink, EpochRef(timeline, token.generation, token.epoch, token.attempt))
+        return cls.of(sink, EpochRef(timeline, token.generation, token.epoch, token.attempt, token.nonce))
 
     @classmethod
     def parse(cls, text: str) -> "StagedName | None":
@@ -52,11 +59,12 @@ class StagedName:
         found = _NAME.fullmatch(text)
         if found is None:
             return None
-        numbers = (int(found[group]) for group in ("epoch", "generation", "attempt"))
-        return cls(found["sink"], found["timeline"], *numbers)
+        epoch, generation, attempt = (int(found[group]) for group in ("epoch", "generation", "attempt"))
+        return cls(found["sink"], found["timeline"], epoch, generation, attempt, found["nonce"] or "")
 
     def __str__(self) -> str:
-        return f"{self.sink}-{self.timeline}-{self.epoch}-{self.generation}-{self.attempt}"
+        attempt = f"{self.sink}-{self.timeline}-{self.epoch}-{self.generation}-{self.attempt}"
+        return f"{attempt}-{self.nonce}" if self.nonce else attempt
 
     def is_same_sink(self, other: "StagedName") -> bool:
         """Whether both are staged by one sink of one timeline."""
@@ -64,8 +72,11 @@ class StagedName:
 
     def precedes(self, other: "StagedName") -> bool:
         """Whether this is a lower attempt at the same epoch of the same sink."""
-        same = self.is_same_sink(other) and self.epoch == other.epoch
-        return same and (self.generation, self.attempt) < (other.generation, other.attempt)
+        if not self.is_same_sink(other) or self.epoch != other.epoch:
+            return False
+        if self.generation != other.generation:
+            return self.generation < other.generation
+        return self.nonce == other.nonce and self.attempt < other.attempt
 
 
 @contextlib.contextmanager

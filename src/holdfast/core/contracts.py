@@ -30,11 +30,13 @@ class Guarantee:
 
 @dataclass(frozen=True)
 class Owner:
-    """Who may write: a timeline and its newest generation."""
+    """Who may write: one process of a timeline's newest generation."""
 
     pipeline: str
     timeline: UUID
     generation: int
+    nonce: str = ""
+    """Names the process. On a copied store two processes may have one generation: only one of them may write."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,16 @@ class EpochRef:
     generation: int
     epoch: int
     attempt: int
+    nonce: str = ""
+    """The process that stages the rows (`Owner.nonce`)."""
 
     def precedes(self, other: "EpochRef") -> bool:
         """Whether this is an older attempt at the same epoch, whose staged rows `other` may remove."""
-        same = self.timeline == other.timeline and self.epoch == other.epoch
-        return same and (self.generation, self.attempt) < (other.generation, other.attempt)
+        if self.timeline != other.timeline or self.epoch != other.epoch:
+            return False
+        if self.generation != other.generation:
+            return self.generation < other.generation
+        return self.nonce == other.nonce and self.attempt < other.attempt
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,8 @@ class Token:
     range_digest: str
     """Digest of the source range: a sink may skip an epoch only if the range is the same."""
     payload: dict[str, Any] = field(default_factory=dict)
+    nonce: str = ""
+    """The process that staged the rows; empty in tokens that were sealed before processes had one."""
 
     def to_json_value(self) -> dict[str, Any]:
         """Return plain values for the manifest."""
@@ -92,6 +101,13 @@ class LedgerState:
     generation: int
     epoch: int
     range_digest: str | None = None
+    nonce: str = ""
+    """The process that claimed the target last; empty when it was claimed before processes had one."""
+
+    def belongs_to(self, owner: Owner) -> bool:
+        """Whether this very process claimed the target last."""
+        ours = (owner.timeline, owner.generation, owner.nonce)
+        return (self.timeline, self.generation, self.nonce) == ours
 
 
 class CommitOutcome(StrEnum):
@@ -177,6 +193,21 @@ class Sink(Protocol):
 
     def bind(self, context: SinkContext) -> None:
         """Take the context, refuse what cannot work (a key column that is not there, a mode without key)."""
+        ...
+
+    def can_claim(
+        self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0
+    ) -> LedgerState:
+        """Return the ledger that `open` would leave behind, without changing or creating anything.
+
+        Raises what `open` would raise: `Fenced`, `ForeignTimeline`, and `SinkError` for a target that these rows
+        cannot be written to, or that cannot be taken over as `on_foreign` says. Called after `bind` and before the
+        fence is sealed, with the generation that the fence will have: a start that is refused has changed nothing.
+        """
+        ...
+
+    def can_rewind(self, to_epoch: int) -> RewindOutcome:
+        """Return how `rewind` would end, without changing anything. Called after `bind`, before `open`."""
         ...
 
     def open(self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0) -> LedgerState:

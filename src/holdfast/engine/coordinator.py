@@ -240,6 +240,7 @@ class Coordinator:
                 rows=result.rows,
                 range_digest=digest,
                 payload=result.payload,
+                nonce=self._owner.nonce,
             )
             for name, result in preparing.results.items()
         }
@@ -344,7 +345,7 @@ class Coordinator:
         )
 
     def _ref(self, epoch: int, attempt: int) -> EpochRef:
-        return EpochRef(self._owner.timeline, self._owner.generation, epoch, attempt)
+        return EpochRef(self._owner.timeline, self._owner.generation, epoch, attempt, self._owner.nonce)
 
     @contextlib.contextmanager
     def _step(self, epoch: int, step: str, sink: str | None = None) -> Iterator[None]:

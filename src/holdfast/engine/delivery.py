@@ -219,7 +219,7 @@ def _outcome(token: Token, owner: Owner, ledger: LedgerState | None, error: Exce
     """Return why a token is not shown, None if the ledger says that it is."""
     if ledger is None:
         return error
-    if ledger.timeline != owner.timeline or ledger.generation > owner.generation:
+    if not ledger.belongs_to(owner) and (ledger.timeline != owner.timeline or ledger.generation >= owner.generation):
         return Fenced(
             f"{error}; the target belongs to generation {ledger.generation} of timeline {ledger.timeline} now",
             checkpoint_id=0,

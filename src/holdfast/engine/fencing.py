@@ -82,6 +82,11 @@ def build_fence(
     return chosen.model_copy(update={**common, "parent": parent, "dependencies": _needs(chosen)}, deep=True)
 
 
+def process_nonce(fence: CheckpointManifest) -> str:
+    """Return the name of the process that sealed a fence: no other process has it, not even on a copied store."""
+    return fence.uuid.hex[-8:] if fence.uuid else ""
+
+
 def _needs(chosen: CheckpointManifest) -> CheckpointDependencies | None:
     """Spell out the sidecar: one that is only implied by the id would be looked for under the fence's own id."""
     if chosen.dependencies is not None or chosen.sidecar is None:

@@ -23,7 +23,7 @@ from holdfast.core.manifest import CheckpointManifest
 from holdfast.engine.coordinator import PipelineFacts, RecordedEpoch, SinkPosition
 from holdfast.engine.delivery import Delivery, DeliverySettings, raise_first
 from holdfast.engine.events import Observer, step
-from holdfast.engine.fencing import TakeOver, build_fence, take_over
+from holdfast.engine.fencing import TakeOver, build_fence, process_nonce, take_over
 from holdfast.engine.identity import OnChange, compare
 from holdfast.engine.records import RangeLookup, Replay, find_replay, sealed_range, sealed_tokens
 from holdfast.engine.recovery import APPROVED, RecoveryDecision
@@ -97,7 +97,7 @@ class Startup:
         fence, decision = taken.fence, taken.decision
         assert fence.timeline is not None
         assert fence.generation is not None
-        self._owner = owner = Owner(self._pipeline, fence.timeline, fence.generation)
+        self._owner = owner = Owner(self._pipeline, fence.timeline, fence.generation, process_nonce(fence))
         with self._step(fence.epoch, "claim"):
             ledgers = self._claim(fence.epoch)
         with self._step(fence.epoch, "settle"):
@@ -233,7 +233,7 @@ class Startup:
             self._delivery.commit({name: token}, self._owner, lambda name: self._step(token.epoch, "commit", name))
         )
         self._actions[name] = f"committed epoch {token.epoch}"
-        return LedgerState(ledger.timeline, ledger.generation, token.epoch, token.range_digest)
+        return replace(ledger, epoch=token.epoch, range_digest=token.range_digest)
 
     def _rewound(self, name: str, ledger: LedgerState, replay: Replay) -> LedgerState:
         to_epoch = replay.reached

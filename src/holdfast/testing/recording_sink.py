@@ -167,30 +167,48 @@ class RecordingSink:
         """Claim the target."""
 
         def claim() -> LedgerState:
-            target, found = self._target, self._target.state.ledger
-            if found is None:
-                claimed = LedgerState(owner.timeline, owner.generation, 0)
-            elif found.timeline != owner.timeline:
-                claimed = self._take_over(found, owner, on_foreign, adopt_epoch)
-            elif found.generation > owner.generation:
-                raise _fenced(found, owner)
-            else:
-                claimed = replace(found, generation=owner.generation)
-            target.state = replace(target.state, ledger=claimed)
+            state = self._target.state
+            foreign = state.ledger is not None and state.ledger.timeline != owner.timeline
+            claimed = self._claimed(owner, on_foreign, adopt_epoch)
+            shown = () if foreign and on_foreign is OnForeign.REWIND else state.shown
+            self._target.state = replace(state, ledger=claimed, shown=shown)
             return claimed
 
         self._owner = owner
         return self._act(SinkCall("open", generation=owner.generation), claim)
 
-    def _take_over(self, found: LedgerState, owner: Owner, on_foreign: OnForeign, adopt_epoch: int) -> LedgerState:
+    def can_claim(
+        self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0
+    ) -> LedgerState:
+        """Return what `open` would leave, or raise what it would raise."""
+        call = SinkCall("can_claim", generation=owner.generation)
+        return self._act(call, lambda: self._claimed(owner, on_foreign, adopt_epoch))
+
+    def can_rewind(self, to_epoch: int) -> RewindOutcome:
+        """Say whether `rewind` would succeed."""
+
+        def look() -> RewindOutcome:
+            ledger = self._target.state.ledger
+            behind = ledger is None or ledger.epoch <= to_epoch
+            return RewindOutcome.DONE if behind or self._target.rewindable else RewindOutcome.IMPOSSIBLE
+
+        return self._act(SinkCall("can_rewind", to_epoch), look)
+
+    def _claimed(self, owner: Owner, on_foreign: OnForeign, adopt_epoch: int) -> LedgerState:
+        """Decide a claim."""
+        found = self._target.state.ledger
+        if found is None:
+            return LedgerState(owner.timeline, owner.generation, 0, nonce=owner.nonce)
+        if found.timeline == owner.timeline:
+            if found.generation >= owner.generation and not found.belongs_to(owner):
+                raise _fenced(found, owner)
+            return replace(found, generation=owner.generation, nonce=owner.nonce)
         if on_foreign is OnForeign.REFUSE:
             raise ForeignTimeline(f"the target was written by timeline {found.timeline}")
-        if on_foreign is OnForeign.REWIND:
-            if not self._target.rewindable:
-                raise SinkError(f"rows of timeline {found.timeline} cannot be removed here")
-            self._target.state = replace(self._target.state, shown=())
+        if on_foreign is OnForeign.REWIND and not self._target.rewindable:
+            raise SinkError(f"rows of timeline {found.timeline} cannot be removed here")
         epoch = adopt_epoch if on_foreign is OnForeign.ADOPT else 0
-        return LedgerState(owner.timeline, owner.generation, epoch)
+        return LedgerState(owner.timeline, owner.generation, epoch, nonce=owner.nonce)
 
     def prepare(self, rows: Rows, ref: EpochRef) -> Prepared:
         """Stage the rows."""
@@ -302,7 +320,7 @@ class RecordingSink:
 
     def _our_ledger(self, owner: Owner) -> LedgerState:
         ledger = self._target.state.ledger
-        if ledger is None or (ledger.timeline, ledger.generation) != (owner.timeline, owner.generation):
+        if ledger is None or not ledger.belongs_to(owner):
             raise _fenced(ledger, owner)
         return ledger
 
@@ -316,7 +334,7 @@ class RecordingSink:
 
 
 def _ref_of(token: Token, timeline: UUID) -> EpochRef:
-    return EpochRef(timeline, token.generation, token.epoch, token.attempt)
+    return EpochRef(timeline, token.generation, token.epoch, token.attempt, token.nonce)
 
 
 def _fenced(ledger: LedgerState | None, owner: Owner) -> Fenced:

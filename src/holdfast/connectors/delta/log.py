@@ -5,7 +5,7 @@ clean-up, are read without scanning history, and two entries that write the same
 win. So the whole ledger is spelled in such numbers, and every entry of ours writes the generation's id. A claim that
 lands between a zombie's check and its commit therefore makes that commit fail.
 
-    holdfast:<timeline>:<sink>:generation | epoch | rewinds | range.<n>     the record
+    holdfast:<timeline>:<sink>:generation | process | epoch | rewinds | range.<n>     the record
     holdfast:<pipeline>:<sink>:timeline.<n>                                 whose record is this sink's
     holdfast:timeline.<n>                                                   who claimed the table last, as any sink
 
@@ -54,6 +54,7 @@ class TransactionLedger:
             table.transaction_version(f"{name}:epoch") or 0,
             _read_text(table, f"{name}:range") if with_range else None,
             table.transaction_version(f"{name}:rewinds") or 0,
+            nonce=_nonce_text(table.transaction_version(f"{name}:process")),
         )
 
     def last_claimant(self, table: Any) -> UUID | None:
@@ -64,6 +65,7 @@ class TransactionLedger:
         """Return the transactions that make `record` the timeline's record."""
         name = self._name(record.timeline)
         numbers = {"generation": record.generation, "epoch": record.epoch, "rewinds": record.rewinds}
+        numbers["process"] = _nonce_number(record.nonce)
         found = [deltalake.Transaction(f"{name}:{key}", number) for key, number in numbers.items()]
         return found + _spell(f"{name}:range", _text_pieces(record.range_digest or ""))
 
@@ -79,6 +81,15 @@ class TransactionLedger:
 
     def _name(self, timeline: UUID) -> str:
         return f"holdfast:{timeline}:{self._sink}"
+
+
+def _nonce_number(nonce: str) -> int:
+    """Return a process's name as the number that a transaction can carry; 0 stands for none."""
+    return int(nonce, 16) if nonce else 0
+
+
+def _nonce_text(number: int | None) -> str:
+    return f"{number:08x}" if number else ""
 
 
 @dataclass(frozen=True)

@@ -261,7 +261,7 @@ class DeltaSink:
         with unanswered("reading the log"):
             record = self._ledger.read_of(table, self._owner.timeline)
             history = table.history()
-        if record is None or record.generation != self._owner.generation:
+        if record is None or not record.belongs_to(self._owner):
             raise fenced(record, self._owner)
         since = look_back(history, str(record.timeline), self._name, to_epoch)
         if since is None:

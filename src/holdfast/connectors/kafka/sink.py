@@ -214,8 +214,7 @@ class KafkaSink:
             return self._ledger.change(lambda markers: self._rewind(markers.of(self._key), to_epoch))
 
     def _rewind(self, record: LedgerRecord | None, to_epoch: int) -> RewindOutcome:
-        ours = (self._owner.timeline, self._owner.generation)
-        if record is None or (record.timeline, record.generation) != ours:
+        if record is None or not record.belongs_to(self._owner):
             raise fenced(record, self._owner)
         if to_epoch < record.epoch:
             return RewindOutcome.IMPOSSIBLE

@@ -184,7 +184,8 @@ class PostgresSink(TableSink):
         target = TargetTable(
             self._table.name, self._columns, self._key, self._epoch_column, schema, epoch_type="bigint"
         )
-        place = LedgerPlace(prefix=f"{quoted(ours)}.", lock=" FOR UPDATE")
+        columns = "SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass($1) AND NOT attisdropped"
+        place = LedgerPlace(prefix=f"{quoted(ours)}.", lock=" FOR UPDATE", columns=columns)
         return ours, target, SqlLedger(place, self._pipeline, self._name, target.sql)
 
     def _changing(self) -> contextlib.AbstractContextManager[Transaction]:
@@ -243,7 +244,7 @@ class PostgresSink(TableSink):
 
     def commit(self, token: Token) -> CommitOutcome:
         """Show staged rows and move the ledger, in one transaction."""
-        ref = EpochRef(self._owner.timeline, token.generation, token.epoch, token.attempt)
+        ref = EpochRef(self._owner.timeline, token.generation, token.epoch, token.attempt, token.nonce)
         try:
             with self._session.transaction(decides=True) as connection:
                 return self._commit(connection, token, self._staging(self._staged_name(ref)))

@@ -101,7 +101,8 @@ class SqliteSink(TableSink):
         key = [column.name for column in columns if column.source in self._key]
         self._target = SqliteTable(self._table, columns, key, self._epoch_column)
         # SQLite does not tell upper from lower case in names.
-        self._ledger = SqlLedger(LedgerPlace(fold="lower"), self._pipeline, self._name, self._table)
+        place = LedgerPlace(fold="lower", columns="SELECT name FROM pragma_table_info(trim($1, '\"'))")
+        self._ledger = SqlLedger(place, self._pipeline, self._name, self._table)
 
     @contextlib.contextmanager
     def _claiming(self) -> Iterator[SqliteConnection]:
