@@ -71,6 +71,10 @@ bench-store: $(INSTALLED) ## measure the store against the bare disk; results in
 bench-pipeline: java $(INSTALLED) ## measure pipelines against plain Structured Streaming; results in benchmarks/results
 	$(PY) benchmarks/pipeline.py
 
+.PHONY: bench-commits
+bench-commits: java $(INSTALLED) ## measure epochs against those of another commit, in turns (BASE=HEAD~1)
+	$(PY) benchmarks/commits.py --base $(or $(BASE),HEAD~1)
+
 .PHONY: bench-connectors
 bench-connectors: java $(INSTALLED) ## measure each connector against the plain way; results in benchmarks/results
 	$(PY) benchmarks/connector_rates.py

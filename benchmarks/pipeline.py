@@ -94,7 +94,7 @@ class Result:
         """Return the protocol's steps, and `own`: everything except the query and the sinks' own work."""
         names = dict.fromkeys(name for steps in self.steps for name in steps if name != "new_bytes")
         found = {name: _quantiles([steps[name] for steps in self.steps if name in steps]) for name in names}
-        return found | {"own": _quantiles([_own(steps) for steps in self.steps])}
+        return found | {"own": _quantiles([own_seconds(steps) for steps in self.steps])}
 
     def to_json_value(self, generator: random.Random) -> dict[str, Any]:
         """Return plain values."""
@@ -115,7 +115,8 @@ def _quantiles(seconds: list[float]) -> dict[str, float]:
     }
 
 
-def _own(steps: Mapping[str, float]) -> float:
+def own_seconds(steps: Mapping[str, float]) -> float:
+    """Return what an epoch took beside the query and the sinks' own work."""
     slowest = [
         max((v for k, v in steps.items() if k.startswith(f"{step}:")), default=0.0) for step in ("prepare", "commit")
     ]

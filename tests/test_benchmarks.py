@@ -34,7 +34,7 @@ def test_a_quick_run_of_the_store_benchmark_writes_its_results(tmp_path: Path) -
     assert list(work.iterdir()) == []
 
 
-@pytest.mark.parametrize("script", ["pipeline", "connector_rates", "control"])
+@pytest.mark.parametrize("script", ["pipeline", "commits", "connector_rates", "control"])
 def test_the_others_can_be_started(script: str) -> None:
     """They take minutes, and some need servers: here only what they import and the options they take."""
     command = [sys.executable, f"benchmarks/{script}.py", "--help"]
