@@ -33,10 +33,15 @@ class LedgerRecord:
     """Added to an epoch where its number is visible to readers; not 0 when rows of an earlier timeline were kept."""
     nonce: str = ""
     """The process that claimed the target last."""
+    rewound_in: int = 0
+    """The generation that rewound the target last."""
+    rewound_to: int = 0
+    """The epoch that it was rewound to."""
 
     def state(self) -> LedgerState:
         """Return what the engine is told."""
-        return LedgerState(self.timeline, self.generation, self.epoch, self.range_digest, self.nonce)
+        rewound = self.rewound_in, self.rewound_to
+        return LedgerState(self.timeline, self.generation, self.epoch, self.range_digest, self.nonce, *rewound)
 
     def belongs_to(self, owner: Owner) -> bool:
         """Whether this very process claimed the target last."""
@@ -48,9 +53,8 @@ class LedgerRecord:
 
     def rewound(self, to_epoch: int, range_digest: str | None) -> "LedgerRecord":
         """Return the record after a rewind. Never moves forward; always makes older tokens unfit."""
-        if to_epoch >= self.epoch:
-            return replace(self, rewinds=self.rewinds + 1)
-        return replace(self, epoch=to_epoch, range_digest=range_digest, rewinds=self.rewinds + 1)
+        noted = replace(self, rewinds=self.rewinds + 1, rewound_in=self.generation, rewound_to=to_epoch)
+        return noted if to_epoch >= self.epoch else replace(noted, epoch=to_epoch, range_digest=range_digest)
 
     def to_json_value(self) -> dict[str, Any]:
         """Return plain values for a ledger that is a JSON document."""

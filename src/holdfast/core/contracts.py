@@ -80,6 +80,7 @@ class Token:
     range_digest: str
     """Digest of the source range: a sink may skip an epoch only if the range is the same."""
     payload: dict[str, Any] = field(default_factory=dict)
+    """The sink's own, with the form of the rows (`core.forms`): it is shown as it was prepared."""
     nonce: str = ""
     """The process that staged the rows; empty in tokens that were sealed before processes had one."""
 
@@ -103,6 +104,14 @@ class LedgerState:
     range_digest: str | None = None
     nonce: str = ""
     """The process that claimed the target last; empty when it was claimed before processes had one."""
+    rewound_in: int = 0
+    """The generation that rewound the target last; 0 when none did, or when that was before this was noted."""
+    rewound_to: int = 0
+    """The epoch it was rewound to: whatever earlier generations sealed after that was given up."""
+
+    def gives_up(self, timeline: UUID | None, generation: int | None, epoch: int) -> bool:
+        """Whether a rewind of this target gave up what was sealed there: the word that outlives a lost fence."""
+        return timeline == self.timeline and (generation or 0) < self.rewound_in and epoch > self.rewound_to
 
     def belongs_to(self, owner: Owner) -> bool:
         """Whether this very process claimed the target last."""
@@ -230,6 +239,9 @@ class Sink(Protocol):
     def commit(self, token: Token) -> CommitOutcome:
         """Show prepared rows. One atomic act: the ledger's generation is ours AND its epoch is `token.previous`.
 
+        The rows are shown as they were prepared (columns, types, mode, key: the token's form), not as the pipeline
+        is defined now.
+
         Idempotent: when the ledger already stands at `token.epoch` with the same range it is ALREADY_DONE. Checks
         the token's row count (and files) against what is staged. The token may come from an older generation's
         `prepare`: it was sealed, so it is committed by whoever owns the target now.
@@ -241,7 +253,7 @@ class Sink(Protocol):
         ...
 
     def staged(self, token: Token) -> Any:
-        """Return the rows of a sealed token as a `pyarrow.Table` with the context's columns and types. Reads only.
+        """Return the rows of a sealed token as a `pyarrow.Table` with the columns and types of its form. Reads only.
 
         For a person who wants them elsewhere because the target will not show them. Called after `bind`, without
         `open`, in a process that did not prepare them: the token alone says where they are. Ask `ledger` first: what
@@ -257,7 +269,8 @@ class Sink(Protocol):
     def rewind(self, to_epoch: int) -> RewindOutcome:
         """Make the target look as it did after `to_epoch` and move the ledger there, or say that it cannot.
 
-        After DONE a stale token of a later epoch does not fit the ledger any more.
+        After DONE a stale token of a later epoch does not fit the ledger any more, and the ledger says which
+        generation rewound it and to which epoch. Also asked of a target that is not ahead, which only notes that.
         """
         ...
 

@@ -77,13 +77,21 @@ class Lag:
 class SourceControl(Protocol):
     """What the engine does about a source beside reading its rows. Runs in the pipeline's own process.
 
-    Every method may be called again after a crash. `check` and `begin` run at a start, the others on a thread of
-    their own beside the epochs. Whoever only looks asks for `head` and `lag`, without `bind`. A source that does not
-    answer raises `SourceUnavailable`.
+    Every method may be called again after a crash. `can_read`, `check` and `begin` run at a start, the others on a
+    thread of their own beside the epochs. Whoever only looks asks for `head` and `lag`, without `bind`. A source that
+    does not answer raises `SourceUnavailable`.
     """
 
     def bind(self, context: SourceContext) -> None:
-        """Hear where the source is. Comes first, after the store was taken over and before anything is read."""
+        """Hear where the source is. Comes first, and changes nothing: the store may not be ours yet."""
+        ...
+
+    def can_read(self, offsets: Offsets | None) -> None:
+        """Raise what `check` would raise for these offsets, or `begin` without any, and change nothing.
+
+        Asked before the store is taken over: a start that is refused has changed neither the materials nor anything
+        upstream. What only acting can tell (a slot that cannot be created) may still fail later.
+        """
         ...
 
     def begin(self) -> Offsets:
