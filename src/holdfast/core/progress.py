@@ -4,6 +4,7 @@ It stands at offset 0 of a sidecar as a framed binary snapshot (version 2), so i
 Recovery uses it to replay exactly the recorded range of an epoch that sinks already have.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -12,6 +13,9 @@ from holdfast.clock import utc_from_ms
 from holdfast.core.buffers import Buffer
 from holdfast.core.snapshot_codec import CheckpointId, CheckpointState
 from holdfast.errors import DeserializationError
+
+ABANDONS_PART = "abandons"
+"""Part: the checkpoint ids that were given up for good when the epoch was sealed. Left out when there are none."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,12 @@ class ProgressRecord:
     attempt: int = 0
     created_ms: int = 0
     parts: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+    @property
+    def abandons(self) -> list[int]:
+        """The ids that the writer's fence gave up: true even if this very epoch was never sealed."""
+        ids: list[int] = json.loads(self.parts.get(ABANDONS_PART, b"[]"))
+        return ids
 
     def to_bytes(self) -> bytes:
         """Return the framed record."""

@@ -28,7 +28,7 @@ from holdfast.stores.history import History
 from holdfast.stores.medium import AlreadySealed, Medium, Staged, VersionChanged
 from holdfast.stores.retention import Retention
 from holdfast.stores.state_reader import StateReader
-from holdfast.stores.verification import ByteProgress, Verifier, parse_manifest, walk
+from holdfast.stores.verification import ByteProgress, GivenUp, Verifier, parse_manifest, walk
 
 _log = logging.getLogger(__name__)
 
@@ -400,9 +400,13 @@ class DurableCheckpointStore:
         """Read what a checkpoint, sealed or not, needs of some of its sidecars; return what is damaged there."""
         return [*self._verifier.damage_in(manifest, sidecars, on_bytes)]
 
-    def recover_latest_validated(self, on_bytes: ByteProgress = lambda count: None) -> RecoveryReport:
-        """Walk newest to oldest."""
-        return walk(self._medium, self._verifier, self._clock, on_bytes)
+    def recover_latest_validated(
+        self,
+        on_bytes: ByteProgress = lambda count: None,
+        given_up: GivenUp = lambda timeline, generation, epoch: None,
+    ) -> RecoveryReport:
+        """Walk newest to oldest. `given_up` knows of checkpoints that count no more although no manifest says so."""
+        return walk(self._medium, self._verifier, self._clock, on_bytes, given_up)
 
     def prune(self, keep_count: int) -> int:
         """Remove old checkpoints; return how many."""

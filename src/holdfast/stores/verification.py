@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
+from uuid import UUID
 
 from holdfast.clock import Clock
 from holdfast.core import canonical_json
@@ -215,49 +216,79 @@ def _damaged_inline(manifest: CheckpointManifest) -> Iterator[str]:
             yield f"operator '{operator}': {error}"
 
 
+GivenUp = Callable[[UUID | None, int | None, int], str | None]
+"""Timeline, generation and epoch of a checkpoint -> who gave it up, although no manifest says so; None: nobody."""
+
+
 def walk(
-    medium: Medium, verifier: Verifier, clock: Clock, on_bytes: ByteProgress = lambda count: None
+    medium: Medium,
+    verifier: Verifier,
+    clock: Clock,
+    on_bytes: ByteProgress = lambda count: None,
+    given_up: GivenUp = lambda timeline, generation, epoch: None,
 ) -> RecoveryReport:
     """Go from the newest checkpoint to the oldest and stop at the first that holds.
 
-    An id that a true manifest abandons is passed over, whether it holds or not: a recovery decided so before.
+    An id that was abandoned is passed over, whether it holds or not: a recovery decided so before. Manifests say it,
+    progress records where the manifest is damaged, and `given_up` where both are lost.
     When some did not hold and somebody sealed meanwhile, they may have been pruned under our eyes: walk again.
     """
     start = clock.monotonic()
     while True:
         ids = medium.ids()
-        chosen, skipped = _walk(ids, medium, verifier, on_bytes)
+        chosen, skipped = _Walk(medium, verifier, given_up).run(ids, on_bytes)
         if not skipped or medium.ids()[-1:] == ids[-1:]:
             return RecoveryReport(chosen, tuple(skipped), len(ids), clock.monotonic() - start)
 
 
-def _walk(
-    ids: list[int], medium: Medium, verifier: Verifier, on_bytes: ByteProgress
-) -> tuple[int | None, list[tuple[int, str]]]:
-    abandoned: dict[int, int] = {}
-    skipped: list[tuple[int, str]] = []
-    chosen: int | None = None
-    for id in reversed(ids):
-        if id in abandoned:
-            skipped.append((id, f"abandoned by checkpoint {abandoned[id]}"))
-            continue
-        verdict = verifier.check(id, digests=True, on_bytes=on_bytes)
-        if verdict.valid:
-            chosen = id
-            break
-        skipped.append((id, verdict.reason))
-        # Raises for a manifest of a newer format: that is no damage to fall back from, its writer goes on elsewhere.
-        for other in _abandons(medium, id):
-            abandoned.setdefault(other, id)
-    return chosen, skipped
+class _Walk:
+    """One way through the ids, newest first."""
 
+    def __init__(self, medium: Medium, verifier: Verifier, given_up: GivenUp) -> None:
+        self._medium, self._verifier, self._given_up = medium, verifier, given_up
+        self._abandoned: dict[int, int] = {}
 
-def _abandons(medium: Medium, checkpoint_id: int) -> list[int]:
-    """Return what a manifest abandons. A true manifest is a decision, even when its state is damaged."""
-    stored = medium.read_manifest(checkpoint_id)
-    try:
-        return parse_manifest(stored.data, checkpoint_id).abandons if stored else []
-    except UnsupportedVersion:
-        raise
-    except CorruptCheckpoint:
-        return []
+    def run(self, ids: list[int], on_bytes: ByteProgress) -> tuple[int | None, list[tuple[int, str]]]:
+        skipped: list[tuple[int, str]] = []
+        for id in reversed(ids):
+            reason = self._reason_against(id, on_bytes)
+            if reason is None:
+                return id, skipped
+            skipped.append((id, reason))
+        return None, skipped
+
+    def _reason_against(self, id: int, on_bytes: ByteProgress) -> str | None:
+        """Return why a checkpoint is not chosen, None when it is; take note of what it abandons."""
+        if id in self._abandoned:
+            return f"abandoned by checkpoint {self._abandoned[id]}"
+        stored = self._medium.read_manifest(id)
+        if stored is None:
+            self._abandon(id, self._abandons_in_progress(id))
+            return f"checkpoint {id} not found: it has no manifest"
+        try:
+            # A manifest of a newer format raises: that is no damage to fall back from, its writer goes on elsewhere.
+            manifest = parse_manifest(stored.data, id)
+        except UnsupportedVersion:
+            raise
+        except CorruptCheckpoint as error:
+            self._abandon(id, self._abandons_in_progress(id))
+            return str(error)
+        if (who := self._given_up(manifest.timeline, manifest.generation, manifest.epoch)) is not None:
+            return who  # What it abandons does not count: whoever gave it up decided again.
+        verdict = self._verifier.judge(manifest, digests=True, on_bytes=on_bytes)
+        # A true manifest is a decision, even when its state is damaged.
+        self._abandon(id, manifest.abandons)
+        return None if verdict.valid else verdict.reason
+
+    def _abandons_in_progress(self, id: int) -> list[int]:
+        """Return what the sidecar of a lost manifest says was abandoned before it was written."""
+        return [
+            other
+            for record in StateReader(self._medium).progress_records(id)
+            if self._given_up(record.timeline, record.generation, record.epoch) is None
+            for other in record.abandons
+        ]
+
+    def _abandon(self, by: int, ids: Iterable[int]) -> None:
+        for id in ids:
+            self._abandoned.setdefault(id, by)
