@@ -38,7 +38,7 @@ class Schedule:
         for target in self.world.targets.values():
             target.rewindable = self.rewindable
         self.story: list[str] = []
-        self._troubled = self._range_lost = self._went_back = self._moved = self._absent = self._word_lost = False
+        self._troubled = self._range_lost = self._went_back = self._moved = self._absent = False
         self._processes: list[Process] = []
 
     def run(self) -> None:
@@ -99,14 +99,10 @@ class Schedule:
         good = self._good()
         if len({manifest.sidecar for manifest in good}) < 2 or len({manifest.epoch for manifest in good}) < 2:
             return
-        # A person's word to go back stands in one manifest alone: that one is left whole.
-        kinds = ["state", "progress"] + ([] if self._went_back else ["manifest", "manifest progress"])
-        newest, what = good[-1], self._random.choice(kinds)
+        newest, what = good[-1], self._random.choice(["state", "progress", "manifest", "manifest progress"])
         self.story.append(f"damage {what} of {newest.checkpoint_id}")
         if "manifest" in what:
             self.world.damage_manifest(newest.checkpoint_id)
-            # So does the word that a lost epoch was given up: without it a start may have to refuse.
-            self._word_lost |= "given_up_after" in (newest.recovery or {})
         if "state" in what:
             self.world.damage_sidecar(newest.sidecar)
         if "progress" in what:
@@ -228,9 +224,6 @@ class Schedule:
             assert not self.rewindable
             for target in self.world.targets.values():  # A person restores the target by hand.
                 target.rewindable = True
-        elif isinstance(error, SinkError) and "before the target was rewound" in text:
-            assert self._word_lost
-            raise Stuck from error
         elif isinstance(error, PipelineError) and "was removed from the pipeline" in text:
             assert len(process.sinks) < len(self.world.targets)
             self.sinks = list(self.world.targets)

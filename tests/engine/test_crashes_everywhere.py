@@ -34,7 +34,7 @@ def test_a_crash_at_every_event_loses_and_doubles_nothing() -> None:
     """Sinks act one after the other, in both orders, so that every split between them is met."""
     for sinks in (["a", "b", "c"], ["c", "b", "a"]):
         events = World(8).run(sinks=sinks).life.points
-        assert len(events) == 108
+        assert len(events) == 122
         for number, point in enumerate(events):
             world = World(8)
             # An epoch that did not happen is not read again in the same steps.

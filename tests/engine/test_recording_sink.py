@@ -115,7 +115,7 @@ def test_a_rewind_takes_epochs_back_and_makes_tokens_stale(target: RecordedTarge
     stale = writer.prepare(4, 4, previous=2)
     assert writer.sink.rewind(2) is RewindOutcome.DONE
     assert ids(target) == [1, 2]
-    assert writer.sink.ledger() == LedgerState(TIMELINE, 1, 2, "range 2")
+    assert writer.sink.ledger() == LedgerState(TIMELINE, 1, 2, "range 2", rewound_in=1, rewound_to=2)
     with pytest.raises(SinkError, match="before the target was rewound"):
         writer.sink.commit(stale)
     assert writer.sink.rewind(2) is RewindOutcome.DONE

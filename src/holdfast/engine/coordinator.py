@@ -21,7 +21,7 @@ from holdfast.clock import Clock
 from holdfast.core.contracts import EpochRef, Owner, Prepared, Rows, Sink, Token
 from holdfast.core.entries import ConnectorCheckpoint, SinkCommitStatus
 from holdfast.core.manifest import CheckpointManifest
-from holdfast.core.progress import ProgressRecord
+from holdfast.core.progress import ABANDONS_PART, ProgressRecord
 from holdfast.core.sidecar import CapturedFile
 from holdfast.engine.checkpoints import CheckpointWriter, SealedCheckpoint
 from holdfast.engine.delivery import Delivery, DeliverySettings, raise_first
@@ -259,13 +259,18 @@ class Coordinator:
             epoch=epoch,
             generation=self._owner.generation,
             created_ms=self._clock.now_ms(),
-            parts={**captured.parts, TOKENS_PART: text},
+            parts={**captured.parts, TOKENS_PART: text, **self._abandons()},
         )
         draft = self._draft(epoch, captured, tokens)
         # Tokens always stand in the progress chunk; the manifest repeats them while they are small.
         draft.sink_tokens = documents if len(text) <= _LARGE_TOKENS else {}
         draft.recovery = (recorded.sequel.to_json_value() if recorded else None) or None
         return self._writer.seal(draft, progress.to_bytes(), captured.operators)
+
+    def _abandons(self) -> dict[str, bytes]:
+        """Say what was given up also where it can be read without the manifest."""
+        abandons = self._writer.last.abandons
+        return {ABANDONS_PART: json.dumps(abandons).encode()} if abandons else {}
 
     def _draft(self, epoch: int, captured: CapturedEpoch, tokens: Mapping[str, Token]) -> CheckpointManifest:
         last, facts = self._writer.last, self._facts

@@ -6,13 +6,15 @@ writer's next seal meets an existing id, and it is told: `Fenced`.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from holdfast.clock import SYSTEM_CLOCK, Clock, new_uuid
 from holdfast.core.dependencies import CheckpointDependencies
 from holdfast.core.manifest import CheckpointManifest, ParentRef
+from holdfast.engine.ledgers import NO_LEDGERS, Ledgers
 from holdfast.engine.recovery import RecoveryDecision, decide_recovery
+from holdfast.engine.sequel import GIVEN_UP_AFTER, REPLAY, Sequel
 from holdfast.engine.witness import NO_WITNESS, OutOfDate, Witness
 from holdfast.errors import Fenced
 from holdfast.stores.store import DurableCheckpointStore
@@ -22,10 +24,13 @@ Plan = Callable[[RecoveryDecision], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class TakeOver:
-    """What a successful take-over decided: the sealed fence, and the recovery it stands for."""
+    """A fence, about to be sealed or sealed, and the recovery it stands for."""
 
     fence: CheckpointManifest
     decision: RecoveryDecision
+
+
+_Proposal = TypeVar("_Proposal", bound=TakeOver)
 
 
 def take_over(
@@ -37,23 +42,47 @@ def take_over(
     clock: Clock = SYSTEM_CLOCK,
     witness: Witness = NO_WITNESS,
 ) -> TakeOver:
-    """Choose what to go on from and seal a fence for it; repeat when somebody else seals in between.
+    """Choose what to go on from and seal a fence for it. `plan` says what is sealed with the fence."""
 
-    `plan` turns the decision into what recovery will do (per sink), which is sealed with the fence: a crash
-    during recovery repeats it. `witness` hears of the fence first: a store that only we can see fences nobody else.
+    def propose() -> TakeOver:
+        decision = decide(store, witness, fresh=fresh, from_id=from_id)
+        return TakeOver(build_fence(store, decision, plan(decision), clock), decision)
+
+    return seal_fence(store, propose, witness)
+
+
+def seal_fence(
+    store: DurableCheckpointStore, propose: Callable[[], _Proposal], witness: Witness = NO_WITNESS
+) -> _Proposal:
+    """Seal what is proposed; have it proposed anew when somebody else seals in between.
+
+    `propose` refuses by an error and changes nothing. `witness` hears of the fence first: a store that only we can
+    see fences nobody else.
     """
     while True:
-        decision = decide_recovery(store, fresh=fresh, from_id=from_id)
-        decision = replace(decision, generation=max(decision.generation, witness.generation()))
-        fence = build_fence(store, decision, plan(decision), clock)
+        proposal = propose()
         try:
-            witness.announce(fence)
+            witness.announce(proposal.fence)
         except OutOfDate:
             continue
         try:
-            return TakeOver(store.save(fence), decision)
+            return replace(proposal, fence=store.save(proposal.fence))
         except Fenced:
             continue
+
+
+def decide(
+    store: DurableCheckpointStore,
+    witness: Witness = NO_WITNESS,
+    *,
+    fresh: bool = False,
+    from_id: int | None = None,
+    ledgers: Ledgers = NO_LEDGERS,
+) -> RecoveryDecision:
+    """Decide what to go on from; the generation is the highest that anybody saw: store, witness, or a target."""
+    decision = decide_recovery(store, fresh=fresh, from_id=from_id, ledgers=ledgers)
+    seen = decision.generation, witness.generation(), ledgers.generation(decision.timeline)
+    return replace(decision, generation=max(seen))
 
 
 def build_fence(
@@ -80,6 +109,12 @@ def build_fence(
         return empty.model_copy(update={**common, "timeline": _timeline(decision, clock)})
     parent = ParentRef(id=chosen.checkpoint_id, manifest_checksum=chosen.manifest_checksum or "")
     return chosen.model_copy(update={**common, "parent": parent, "dependencies": _needs(chosen)}, deep=True)
+
+
+def followed_by(fence: CheckpointManifest, sequel: Sequel) -> CheckpointManifest:
+    """Return the fence with what is to be replayed, and what is given up, once the sinks were asked."""
+    said = {key: value for key, value in (fence.recovery or {}).items() if key not in (REPLAY, GIVEN_UP_AFTER)}
+    return fence.model_copy(update={"recovery": {**said, **sequel.to_json_value()}})
 
 
 def process_nonce(fence: CheckpointManifest) -> str:

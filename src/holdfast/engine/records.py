@@ -13,10 +13,11 @@ from uuid import UUID
 
 from holdfast.core.contracts import LedgerState, Token
 from holdfast.core.entries import SinkCommitStatus
+from holdfast.core.forms import FORM, with_columns
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.progress import ProgressRecord
 from holdfast.core.tables import TABLES_PART, pins_to_part
-from holdfast.engine.coordinator import TOKENS_PART, RecordedEpoch
+from holdfast.engine.coordinator import SCHEMA_PARTS, TOKENS_PART, RecordedEpoch
 from holdfast.engine.recovery import RecoveryDecision
 from holdfast.engine.sequel import Sequel, progress_without_manifest
 from holdfast.errors import CorruptCheckpoint
@@ -28,10 +29,19 @@ RangeLookup = Callable[[int], dict[str, bytes] | None]
 
 def sealed_tokens(store: DurableCheckpointStore, manifest: CheckpointManifest) -> dict[str, Token] | None:
     """Return what is sealed for each sink and was not given up; None when it cannot be read."""
-    if manifest.sink_tokens:
-        return _tokens(manifest.sink_tokens)
+    if not manifest.sink_tokens:
+        progress = progress_of(store, manifest)
+        return None if progress is None else _tokens_in(progress)
+    tokens = _tokens(manifest.sink_tokens)
+    if all(FORM in token.payload for token in tokens.values()):
+        return tokens
     progress = progress_of(store, manifest)
-    return None if progress is None else _tokens_in(progress)
+    return tokens if progress is None else _with_columns(tokens, progress)
+
+
+def _with_columns(tokens: Mapping[str, Token], progress: ProgressRecord) -> dict[str, Token]:
+    """Complete tokens that were sealed before they had a form with the columns that are recorded beside them."""
+    return {name: with_columns(token, progress.parts.get(f"{SCHEMA_PARTS}{name}")) for name, token in tokens.items()}
 
 
 @dataclass(frozen=True)
@@ -158,7 +168,9 @@ def token_values(progress: ProgressRecord) -> dict[str, Any]:
 
 
 def _tokens_in(progress: ProgressRecord) -> dict[str, Token] | None:
-    return _tokens(token_values(progress)) if TOKENS_PART in progress.parts else None
+    if TOKENS_PART not in progress.parts:
+        return None
+    return _with_columns(_tokens(token_values(progress)), progress)
 
 
 def _tokens(values: Mapping[str, Any]) -> dict[str, Token]:

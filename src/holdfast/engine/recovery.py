@@ -7,6 +7,7 @@ from uuid import UUID
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.names import sidecar_id_of
 from holdfast.core.validation import RecoveryReport
+from holdfast.engine.ledgers import NO_LEDGERS, Ledgers
 from holdfast.engine.sequel import NOTHING_FOLLOWED, Sequel, find_sequel
 from holdfast.errors import CheckpointNotFound, CorruptCheckpoint, NoValidCheckpoint
 from holdfast.stores.store import DurableCheckpointStore
@@ -36,12 +37,17 @@ class RecoveryDecision:
 
 
 def decide_recovery(
-    store: DurableCheckpointStore, *, fresh: bool = False, from_id: int | None = None
+    store: DurableCheckpointStore,
+    *,
+    fresh: bool = False,
+    from_id: int | None = None,
+    ledgers: Ledgers = NO_LEDGERS,
 ) -> RecoveryDecision:
     """Choose the newest checkpoint that holds; refuse when there is something and none of it does.
 
     On a person's word: with `fresh` everything that exists is abandoned and a new timeline begins; with `from_id`
-    exactly that checkpoint is chosen, and every later one is abandoned.
+    exactly that checkpoint is chosen, and every later one is abandoned. What was given up before is known from the
+    store; where it is damaged, from the ledgers of the targets that were rewound then.
     """
     newest_id = store.newest_id()
     if from_id is not None:
@@ -50,12 +56,12 @@ def decide_recovery(
         ids = tuple(store.list_ids())
         report = RecoveryReport(None, tuple((id, "abandoned: a fresh start was asked for") for id in ids), len(ids))
         return RecoveryDecision(newest_id, None, report, ids, _highest_generation(store, newest_id), None)
-    report = store.recover_latest_validated()
+    report = store.recover_latest_validated(given_up=ledgers.given_up)
     chosen = None if report.chosen_id is None else store.load_by_id(report.chosen_id)
     pruned_since = chosen is None and report.chosen_id is not None
     if pruned_since or (report.skipped and store.newest_id() != newest_id):
         # Somebody sealed and pruned while we looked: what was passed over may just have been removed. Look again.
-        return decide_recovery(store)
+        return decide_recovery(store, ledgers=ledgers)
     starting = [manifest for manifest in store.manifests() if manifest.epoch == 0 and manifest.kind == "fence"]
     if chosen is None:
         try:
@@ -63,7 +69,9 @@ def decide_recovery(
         except NoValidCheckpoint:
             if store.newest_id() == newest_id:
                 raise
-            return decide_recovery(store)  # Somebody sealed while we looked: what we saw does not fit together.
+            return decide_recovery(
+                store, ledgers=ledgers
+            )  # Somebody sealed while we looked: what we saw does not fit together.
     passed_over = {id for id, _ in report.skipped} - {manifest.checkpoint_id for manifest in starting}
     inherited = set(chosen.abandons) if chosen else set()
     timeline = chosen.timeline if chosen else (starting[-1].timeline if starting else None)
@@ -74,7 +82,7 @@ def decide_recovery(
         abandons=tuple(sorted(passed_over | inherited)),
         generation=_highest_generation(store, newest_id),
         timeline=timeline,
-        sequel=find_sequel(store, chosen, (id for id, _ in report.skipped), timeline),
+        sequel=find_sequel(store, chosen, (id for id, _ in report.skipped), timeline, ledgers),
     )
 
 
@@ -125,18 +133,17 @@ def _refuse_unless_empty(
 def _highest_generation(store: DurableCheckpointStore, newest_id: int) -> int:
     """Return a generation that no writer so far can have had a higher one than.
 
-    It is that of the newest readable manifest, plus one for each later id whose manifest is damaged or lost: it may
-    have been a fence.
+    It is that of the newest readable manifest, plus one for each later id that ever was, whether its manifest is
+    damaged, lost or pruned: it may have been a fence. Only what is there now would not do: fences go with a prune.
     """
-    ids = store.list_ids()
-    room = newest_id - (ids[-1] if ids else 0)
-    for id in reversed(ids):
+    before_generations = 0
+    for id in reversed(store.list_ids()):
         try:
             manifest = store.load_by_id(id)
         except CorruptCheckpoint:
-            manifest = None
-        if manifest is None:
-            room += 1
-        elif manifest.generation is not None:
-            return max(room, 0) + manifest.generation
-    return max(room, 0)
+            continue
+        if manifest is not None and manifest.generation is not None:
+            return manifest.generation + max(newest_id - id, 0)
+        if manifest is not None:
+            before_generations = max(before_generations, id)  # Another system wrote it: nobody was fenced by then.
+    return newest_id - before_generations

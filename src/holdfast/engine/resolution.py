@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.contracts import Sink, Token
 from holdfast.core.entries import SinkCommitStatus
+from holdfast.core.forms import with_columns
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.progress import ProgressRecord
 from holdfast.engine.coordinator import SCHEMA_PARTS
@@ -47,8 +48,10 @@ class OwedEpoch:
     @property
     def token(self) -> Token:
         """What was sealed for the sink."""
+        parts = self.progress.parts if self.progress else {}
         try:
-            return Token.from_json_value(self.tokens[self.sink])
+            token = Token.from_json_value(self.tokens[self.sink])
+            return with_columns(token, parts.get(f"{SCHEMA_PARTS}{self.sink}"))
         except (KeyError, TypeError) as error:
             raise CorruptCheckpoint(
                 f"checkpoint {self.manifest.checkpoint_id} does not say where the rows of sink '{self.sink}' are"

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.progress import ProgressRecord
+from holdfast.engine.ledgers import NO_LEDGERS, Ledgers
 from holdfast.errors import CorruptCheckpoint
 from holdfast.stores.store import DurableCheckpointStore
 
@@ -45,6 +46,10 @@ class Sequel:
         """Return what is left once an epoch was replayed."""
         return Sequel({e: id for e, id in self.checkpoints.items() if e > epoch}, self.given_up_after)
 
+    def until(self, epoch: int) -> "Sequel":
+        """Return what is left when all that followed an epoch was given up."""
+        return Sequel({e: id for e, id in self.checkpoints.items() if e <= epoch}, epoch)
+
     def overruled_by(self, id: int, epoch: int, sequel: "Sequel") -> "Sequel":
         """Return what holds once a later checkpoint of `epoch` was sealed: it takes back all that was to follow."""
         kept = {e: earlier for e, earlier in self.checkpoints.items() if e < epoch}
@@ -55,23 +60,63 @@ NOTHING_FOLLOWED = Sequel()
 
 
 def find_sequel(
-    store: DurableCheckpointStore, chosen: CheckpointManifest | None, skipped: Iterable[int], timeline: UUID | None
+    store: DurableCheckpointStore,
+    chosen: CheckpointManifest | None,
+    skipped: Iterable[int],
+    timeline: UUID | None,
+    ledgers: Ledgers = NO_LEDGERS,
 ) -> Sequel:
-    """Go through the later checkpoints in the order in which they were sealed. Other timelines say nothing here."""
-    found = Sequel.of(chosen)
+    """Go through the later checkpoints in the order in which they were sealed. Other timelines say nothing here.
+
+    Neither does what a rewound target gives up: whoever rewound it decided again, even if that decision is lost.
+    """
+    found, latest = Sequel.of(chosen), _Latest()
     for id in sorted(skipped):
         try:
             manifest = store.load_by_id(id)
         except CorruptCheckpoint:
             manifest = None
         if manifest is not None:
-            if manifest.epoch > 0 and manifest.timeline == timeline:
+            if manifest.epoch > 0 and manifest.timeline == timeline and not _given_up(manifest, ledgers):
                 found = found.overruled_by(id, manifest.epoch, Sequel.of(manifest))
+                latest.saw(manifest.generation or 0, manifest.epoch)
         elif (progress := progress_without_manifest(store, id, timeline)) is not None:
-            found = found.overruled_by(id, progress.epoch, NOTHING_FOLLOWED)
+            if not _given_up(progress, ledgers):
+                found = found.overruled_by(id, progress.epoch, NOTHING_FOLLOWED)
+                latest.saw(progress.generation, progress.epoch)
         else:
             found = Sequel(found.checkpoints)  # Whatever it was, it came after the word that all was given up.
+    limit = _limit(chosen, latest, timeline, ledgers)
+    found = found if limit is None else found.until(limit)
     return found.after(chosen.epoch if chosen else 0)
+
+
+class _Latest:
+    """What was sealed, or about to be, by generation: the highest epoch."""
+
+    def __init__(self) -> None:
+        self._epochs: dict[int, int] = {}
+
+    def saw(self, generation: int, epoch: int) -> None:
+        self._epochs[generation] = max(epoch, self._epochs.get(generation, 0))
+
+    def beyond(self, epoch: int, generation: int) -> bool:
+        """Whether that generation or a later one went beyond an epoch."""
+        return any(found > epoch for by, found in self._epochs.items() if by >= generation)
+
+
+def _given_up(record: CheckpointManifest | ProgressRecord, ledgers: Ledgers) -> bool:
+    return ledgers.given_up(record.timeline, record.generation, record.epoch) is not None
+
+
+def _limit(chosen: CheckpointManifest | None, latest: _Latest, timeline: UUID | None, ledgers: Ledgers) -> int | None:
+    """Return the epoch that a lost fence went back to, as a ledger tells, unless somebody went on from there."""
+    rewind = ledgers.last_rewind(timeline)
+    if chosen is None or rewind is None or rewind.rewound_in <= (chosen.generation or 0):
+        return None
+    if rewind.rewound_to < chosen.epoch or latest.beyond(rewind.rewound_to, rewind.rewound_in):
+        return None
+    return rewind.rewound_to
 
 
 def progress_without_manifest(store: DurableCheckpointStore, id: int, timeline: UUID | None) -> ProgressRecord | None:

@@ -1,35 +1,44 @@
 """Start and recovery, in the order that makes them safe.
 
-    choose    read-only: the newest checkpoint that holds, and what the sinks will need
+    choose    read-only: the newest checkpoint that holds, as the store and the ledgers of the targets tell
+    ask       read-only: whether every sink can be claimed and brought to where we go on from, and every source read
     fence     seal it again under the next id and a higher generation: from now on we own the store
     claim     every sink: our generation goes into its ledger
-    settle    ask every sink where it stands: commit what was sealed, refuse gaps, rewind who is beyond what is known
+    settle    commit what was sealed, rewind who is beyond what is known
     replay    epochs that were decided or shown after the chosen checkpoint: their recorded ranges
 
-Nothing is committed, aborted or rewound before the fence is sealed. Every step can be repeated after a crash.
+Whoever refuses does so before the fence: then nothing was changed anywhere. Every later step can be repeated after a
+crash.
 """
 
 import contextlib
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from holdfast.clock import Clock
-from holdfast.core.contracts import LedgerState, OnForeign, Owner, RewindOutcome, Sink, Token
+from holdfast.core.contracts import LedgerState, OnForeign, Owner, RewindOutcome, Sink
 from holdfast.core.entries import SinkCommitStatus
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.engine.coordinator import PipelineFacts, RecordedEpoch, SinkPosition
 from holdfast.engine.delivery import Delivery, DeliverySettings, raise_first
 from holdfast.engine.events import Observer, step
-from holdfast.engine.fencing import TakeOver, build_fence, process_nonce, take_over
+from holdfast.engine.fencing import TakeOver, build_fence, decide, followed_by, process_nonce, seal_fence
 from holdfast.engine.identity import OnChange, compare
-from holdfast.engine.records import RangeLookup, Replay, find_replay, sealed_range, sealed_tokens
+from holdfast.engine.ledgers import Ledgers
+from holdfast.engine.records import RangeLookup, Replay
 from holdfast.engine.recovery import APPROVED, RecoveryDecision
+from holdfast.engine.settling import Settler, Settling
 from holdfast.engine.witness import NO_WITNESS, Witness
-from holdfast.errors import ApprovalNeeded, PipelineError, ReplayMismatch, SinkBehind, SinkError
+from holdfast.errors import ApprovalNeeded, HoldfastError, PipelineError, SinkError
 from holdfast.stores.store import DurableCheckpointStore
+
+Result = TypeVar("Result")
+_ROUNDS = 5
+"""How often a start decides anew because others act at the same time."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,24 @@ class StartOptions:
     on_change: OnChange = OnChange.APPROVE
     moved: bool = False
     """Whether the store was brought here from another machine: what sinks had spooled there is not here."""
+
+
+@dataclass(frozen=True)
+class Intent(TakeOver):
+    """What a start is about to do, when nothing was changed yet."""
+
+    owner: Owner
+    settler: Settler
+    settling: Settling
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the chosen checkpoint; 0 on a fresh start."""
+        return self.decision.chosen.epoch if self.decision.chosen else 0
+
+
+AskOthers = Callable[[Intent], None]
+"""Refuses a start, by an error, that somebody else than the sinks cannot go along with. Changes nothing."""
 
 
 @dataclass(frozen=True)
@@ -80,40 +107,120 @@ class Startup:
         self._observer, self._witness = observer, witness
         self._pipeline, self._store, self._sinks, self._facts = pipeline, store, sinks, facts
         self._options, self._delivery, self._settings, self._clock = options, delivery, settings, clock
-        self._actions: dict[str, str] = {}
-        self._owner: Owner
 
-    def run(self, range_elsewhere: RangeLookup = lambda epoch: None) -> Start:
-        """Go through all the steps and return what was decided."""
-        with self._step(0, "fence"):
-            taken = take_over(
-                self._store,
-                fresh=self._options.fresh,
-                from_id=self._options.from_id,
-                plan=self._check_identity,
-                clock=self._clock,
-                witness=self._witness,
-            )
-        fence, decision = taken.fence, taken.decision
-        assert fence.timeline is not None
-        assert fence.generation is not None
-        self._owner = owner = Owner(self._pipeline, fence.timeline, fence.generation, process_nonce(fence))
-        with self._step(fence.epoch, "claim"):
-            ledgers = self._claim(fence.epoch)
-        with self._step(fence.epoch, "settle"):
-            replay = find_replay(self._store, decision, ledgers, range_elsewhere)
-            if replay.lost:
-                fence = self._give_up_the_rest(taken, replay)
-            self._settle(decision, replay, ledgers)
-            fence = self._recorded(fence, ledgers)
+    def run(
+        self, range_elsewhere: RangeLookup = lambda epoch: None, ask_others: AskOthers = lambda intent: None
+    ) -> Start:
+        """Go through all the steps and return what was decided.
+
+        `range_elsewhere` knows of ranges outside the store, `ask_others` refuses what cannot be read or restored.
+        """
+        options = self._options
+        for _ in range(_ROUNDS):
+            with self._step(0, "fence"):
+                intent = seal_fence(
+                    self._store, partial(self._propose, options, range_elsewhere, ask_others), self._witness
+                )
+            with self._step(intent.epoch, "claim"):
+                ledgers = self._claim(intent)
+            others = _otherwise(intent, ledgers)
+            if not others:
+                break
+            # Whom we replaced has just shown what it had sealed. What a person said stands in the fence by now.
+            options = replace(options, fresh=False, from_id=None)
+        else:
+            raise SinkError(f"sink '{others[0]}' stands elsewhere whenever it is claimed than when it was asked")
+        with self._step(intent.epoch, "settle"):
+            ledgers = self._settle(intent, ledgers)
+            fence = self._recorded(intent.fence, ledgers)
         positions = {name: SinkPosition(ledger.epoch, ledger.range_digest) for name, ledger in ledgers.items()}
-        report = self._report(taken, owner, replay.epochs)
-        return Start(fence, decision.chosen, owner, positions, replay.epochs, report)
+        replays, chosen = intent.settling.replay.epochs, intent.decision.chosen
+        return Start(fence, chosen, intent.owner, positions, replays, self._report(intent))
+
+    def ask(
+        self, range_elsewhere: RangeLookup = lambda epoch: None, ask_others: AskOthers = lambda intent: None
+    ) -> Intent:
+        """Return what `run` would do now, or raise what it would raise. Nothing is changed."""
+        return self._propose(self._options, range_elsewhere, ask_others)
 
     def _step(self, epoch: int, name: str, sink: str | None = None) -> contextlib.AbstractContextManager[object]:
         return step(self._observer, self._clock, epoch, f"recovery.{name}", sink)
 
-    # choose
+    # ask
+
+    def _propose(self, options: StartOptions, elsewhere: RangeLookup, ask_others: AskOthers) -> Intent:
+        """Decide, and ask everybody whether that can be carried out. What cannot is refused here.
+
+        A refusal is true only of a world that stood still meanwhile: when it did not, we decide again.
+        """
+        rounds = 0
+        while True:
+            rounds += 1
+            with self._step(0, "ask"):
+                newest_id, ledgers = self._store.newest_id(), self._ledgers()
+                try:
+                    return self._intent(options, ledgers, elsewhere, ask_others)
+                except HoldfastError:
+                    stood_still = (self._store.newest_id(), self._ledgers()) == (newest_id, ledgers)
+                    if stood_still or rounds == _ROUNDS:
+                        raise
+        raise AssertionError("unreachable")
+
+    def _intent(
+        self, options: StartOptions, ledgers: Ledgers, elsewhere: RangeLookup, ask_others: AskOthers
+    ) -> Intent:
+        decision = decide(self._store, self._witness, fresh=options.fresh, from_id=options.from_id, ledgers=ledgers)
+        fence = build_fence(self._store, decision, self._check_identity(decision), self._clock)
+        owner = self._owner(fence)
+        settler = Settler(self._store, decision, elsewhere, self._staged_here())
+        settling = settler.settle(self._claimable(owner, fence.epoch))
+        self._refuse_what_cannot_be_rewound(settling)
+        intent = Intent(followed_by(fence, settling.replay.sequel), decision, owner, settler, settling)
+        ask_others(intent)
+        return intent
+
+    def _ledgers(self) -> Ledgers:
+        found = self._on_sinks("ask", 0, lambda sink: sink.ledger())
+        return Ledgers({name: ledger for name, ledger in found.items() if ledger is not None})
+
+    def _owner(self, fence: CheckpointManifest) -> Owner:
+        assert fence.timeline is not None
+        assert fence.generation is not None
+        return Owner(self._pipeline, fence.timeline, fence.generation, process_nonce(fence))
+
+    def _claimable(self, owner: Owner, epoch: int) -> dict[str, LedgerState]:
+        """Return what every ledger will say once it is claimed."""
+        return self._on_sinks(
+            "can_claim",
+            epoch,
+            lambda sink: sink.can_claim(owner, on_foreign=self._options.on_foreign, adopt_epoch=epoch),
+        )
+
+    def _staged_here(self) -> dict[str, bool]:
+        """Whether rows staged before this start can be shown; if not, the replay computes them again."""
+        return {name: not (self._options.moved and sink.guarantee.spools) for name, sink in self._sinks.items()}
+
+    def _refuse_what_cannot_be_rewound(self, settling: Settling) -> None:
+        ahead = [name for name, settlement in settling.sinks.items() if settlement.ahead]
+        to_epoch = settling.replay.reached
+        outcomes = self._on_sinks("can_rewind", to_epoch, lambda sink: sink.can_rewind(to_epoch), ahead)
+        for name, outcome in outcomes.items():
+            if outcome is RewindOutcome.IMPOSSIBLE:
+                raise _cannot_be_rewound(name, settling.sinks[name].found, settling.replay)
+
+    def _on_sinks(
+        self, action: str, epoch: int, work: Callable[[Sink], Result], names: Iterable[str] | None = None
+    ) -> dict[str, Result]:
+        """Do the same with every sink, each in its own thread; raise the worst of what they raise."""
+
+        def reported(name: str, sink: Sink, attempt: int) -> Result:
+            with self._step(epoch, action, name):
+                return work(sink)
+
+        chosen = list(self._sinks if names is None else names)
+        results, failures = self._delivery.on_all(chosen, epoch, action, self._settings.commit_seconds, reported)
+        raise_first(failures)
+        return results
 
     def _check_identity(self, decision: RecoveryDecision) -> Mapping[str, Any]:
         chosen = decision.chosen
@@ -145,135 +252,44 @@ class Startup:
         plan["changes"] = change.lines()
         return {key: value for key, value in plan.items() if value}
 
-    # claim
+    # act
 
-    def _claim(self, epoch: int) -> dict[str, LedgerState]:
-        def claim(name: str, sink: Sink, attempt: int) -> LedgerState:
-            with self._step(epoch, "claim", name):
-                return sink.open(self._owner, on_foreign=self._options.on_foreign, adopt_epoch=epoch)
-
-        ledgers, failures = self._delivery.on_all(
-            list(self._sinks), epoch, "claim", self._settings.commit_seconds, claim
+    def _claim(self, intent: Intent) -> dict[str, LedgerState]:
+        options, owner, epoch = self._options, intent.owner, intent.fence.epoch
+        return self._on_sinks(
+            "claim", epoch, lambda sink: sink.open(owner, on_foreign=options.on_foreign, adopt_epoch=epoch)
         )
-        raise_first(failures)
-        return ledgers
 
-    # settle
+    def _settle(self, intent: Intent, ledgers: Mapping[str, LedgerState]) -> dict[str, LedgerState]:
+        """Bring every sink to where the replay expects it: first what is sealed, in order, then what has to go."""
+        settled, sinks = dict(ledgers), intent.settling.sinks
+        owed = sorted({token.epoch for settlement in sinks.values() for token in settlement.commits})
+        for epoch in owed:
+            tokens = {name: token for name, s in sinks.items() for token in s.commits if token.epoch == epoch}
+            raise_first(self._delivery.commit(tokens, intent.owner, partial(self._step, epoch, "commit")))
+            for name, token in tokens.items():
+                settled[name] = replace(settled[name], epoch=epoch, range_digest=token.range_digest)
+        replay = intent.settling.replay
+        going_back = [name for name, settlement in sinks.items() if settlement.rewind_to is not None]
+        if going_back:
+            settled |= self._rewound(going_back, settled, replay)
+        for name, ledger in settled.items():
+            intent.settler.refuse_other_range(name, ledger)
+        return settled
 
-    def _give_up_the_rest(self, taken: TakeOver, replay: Replay) -> CheckpointManifest:
-        """Seal what will be replayed and that the rest is lost, before sinks are rewound: it must not come back."""
-        decision = replace(taken.decision, newest_id=taken.fence.checkpoint_id, sequel=replay.sequel)
-        plan = self._check_identity(decision)
-        fence = self._store.save(build_fence(self._store, decision, plan, self._clock))
-        self._witness.record(fence)
-        return fence
-
-    def _settle(self, decision: RecoveryDecision, replay: Replay, ledgers: dict[str, LedgerState]) -> None:
-        """Bring every sink to where the replay expects it."""
-        chosen = decision.chosen
-        tokens = (sealed_tokens(self._store, chosen) or {}) if chosen else {}
-        if chosen is not None:
-            self._refuse_removed(chosen, replay.epochs)
-        for name, ledger in ledgers.items():
-            ledgers[name] = self._brought(name, ledger, chosen, tokens.get(name))
-        for record in replay.epochs:
-            for name, token in (record.tokens or {}).items():
-                if record.decided and self._staged_here(name) and ledgers[name].epoch < token.epoch:
-                    ledgers[name] = self._shown(name, token, ledgers[name])
-        for name, ledger in ledgers.items():
-            if ledger.epoch > replay.reached:
-                ledgers[name] = self._rewound(name, ledger, replay)
-        for name, ledger in ledgers.items():
-            self._refuse_other_range(name, ledger, decision, tokens)
-
-    def _staged_here(self, name: str) -> bool:
-        """Whether rows staged before this start can be shown; if not, the replay computes them again."""
-        sink = self._sinks.get(name)
-        return sink is not None and not (self._options.moved and sink.guarantee.spools)
-
-    def _brought(
-        self, name: str, ledger: LedgerState, chosen: CheckpointManifest | None, token: Token | None
-    ) -> LedgerState:
-        """Bring a sink to the chosen checkpoint; one that is ahead waits for the replay."""
-        epoch = chosen.epoch if chosen else 0
-        expected = chosen.sink_epochs.get(name) if chosen else None
-        if ledger.epoch > epoch:
-            self._actions[name] = f"ahead: at epoch {ledger.epoch}"
-        elif expected is None:
-            self._actions[name] = "new" if ledger.epoch == 0 else f"joins again after epoch {ledger.epoch}"
-        elif token is not None and ledger.epoch < token.epoch:
-            return self._shown(name, token, ledger)
-        elif token is None and ledger.epoch < expected:
-            raise _gap(name, ledger.epoch, expected)
-        else:
-            self._actions[name] = "has everything"
-        return ledger
-
-    def _refuse_removed(self, chosen: CheckpointManifest, replays: Iterable[RecordedEpoch]) -> None:
-        """Refuse to go on without a sink that is owed an epoch."""
-        for name, status in chosen.sink_commit_statuses.items():
-            if name not in self._sinks and status != SinkCommitStatus.COMMITTED:
-                raise PipelineError(
-                    f"sink '{name}' was removed from the pipeline, but epoch {chosen.epoch} is sealed and not known "
-                    f"to be shown there ({status}). Start once with the sink, or give the epoch up with "
-                    f"'holdfast resolve --sink {name} --epoch {chosen.epoch} --discard'"
-                )
-        for record in replays:
-            for name in sorted(record.owed - self._sinks.keys()):
-                raise PipelineError(
-                    f"sink '{name}' was removed from the pipeline, but epoch {record.epoch} is to be replayed and "
-                    "not known to be shown there. Start once with the sink"
-                )
-
-    def _shown(self, name: str, token: Token, ledger: LedgerState) -> LedgerState:
-        """Commit what was sealed for a sink that does not show it yet."""
-        if ledger.epoch != token.previous:
-            raise _gap(name, ledger.epoch, token.previous)
-        raise_first(
-            self._delivery.commit({name: token}, self._owner, lambda name: self._step(token.epoch, "commit", name))
-        )
-        self._actions[name] = f"committed epoch {token.epoch}"
-        return replace(ledger, epoch=token.epoch, range_digest=token.range_digest)
-
-    def _rewound(self, name: str, ledger: LedgerState, replay: Replay) -> LedgerState:
+    def _rewound(
+        self, names: Iterable[str], ledgers: Mapping[str, LedgerState], replay: Replay
+    ) -> dict[str, LedgerState]:
+        """Rewind sinks; one that is not ahead only takes note that what followed was given up."""
         to_epoch = replay.reached
-
-        def rewind(name: str, sink: Sink, attempt: int) -> tuple[RewindOutcome, LedgerState | None]:
-            with self._step(to_epoch, "rewind", name):
-                return sink.rewind(to_epoch), sink.ledger()
-
-        outcomes, failures = self._delivery.on_all(
-            [name], ledger.epoch, "rewind", self._settings.commit_seconds, rewind
-        )
-        raise_first(failures)
-        outcome, after = outcomes[name]
-        if outcome is RewindOutcome.IMPOSSIBLE or after is None:
-            why = "the source ranges in between are lost" if replay.lost else "what followed was given up"
-            raise SinkError(
-                f"sink '{name}' shows epoch {ledger.epoch}, the pipeline goes on from epoch {to_epoch} "
-                f"because {why}, and this sink cannot be rewound. Going on would show rows of epochs {to_epoch + 1} "
-                f"to {ledger.epoch} twice. Restore the target to epoch {to_epoch} by hand, or start over with "
-                "--fresh and --sinks append"
-            )
-        self._actions[name] = f"rewound from epoch {ledger.epoch} to {to_epoch}"
+        outcomes = self._on_sinks("rewind", to_epoch, lambda sink: (sink.rewind(to_epoch), sink.ledger()), names)
+        after = {}
+        for name, (outcome, ledger) in outcomes.items():
+            ahead = ledgers[name].epoch > to_epoch
+            if ahead and (outcome is RewindOutcome.IMPOSSIBLE or ledger is None):
+                raise _cannot_be_rewound(name, ledgers[name], replay)
+            after[name] = ledger or ledgers[name]
         return after
-
-    def _refuse_other_range(
-        self, name: str, ledger: LedgerState, decision: RecoveryDecision, tokens: Mapping[str, Token]
-    ) -> None:
-        """Refuse a sink that stands on another branch: an epoch of that number was decided twice."""
-        chosen = decision.chosen
-        expected: str | None = None  # What is ahead is compared when it is replayed.
-        if chosen is not None and ledger.epoch == chosen.epoch:
-            expected = next((token.range_digest for token in tokens.values()), None)
-        elif chosen is not None and 0 < ledger.epoch < chosen.epoch and name not in chosen.sink_epochs:
-            expected = sealed_range(self._store, decision, ledger.epoch)
-        if None not in (expected, ledger.range_digest) and expected != ledger.range_digest:
-            raise ReplayMismatch(
-                f"sink '{name}' has epoch {ledger.epoch}, but of another source range than the checkpoint: going on "
-                "would lose rows or show them twice. Was it away while the pipeline went back? Restore the target to "
-                "an epoch before that, or give the sink another name and an empty target"
-            )
 
     def _recorded(self, fence: CheckpointManifest, ledgers: Mapping[str, LedgerState]) -> CheckpointManifest:
         """Write what was done about the sinks into the fence, so that it reads as true."""
@@ -286,17 +302,17 @@ class Startup:
         }
         return self._store.update_manifest(fence.model_copy(update=update, deep=True))
 
-    def _report(self, taken: TakeOver, owner: Owner, replays: Iterable[RecordedEpoch]) -> dict[str, Any]:
-        decision = taken.decision
+    def _report(self, intent: Intent) -> dict[str, Any]:
+        decision, settling = intent.decision, intent.settling
         return {
             **decision.report.to_json_value(),
-            "fence_id": taken.fence.checkpoint_id,
-            "epoch": decision.chosen.epoch if decision.chosen else 0,
-            "generation": owner.generation,
-            "timeline": str(owner.timeline),
+            "fence_id": intent.fence.checkpoint_id,
+            "epoch": intent.epoch,
+            "generation": intent.owner.generation,
+            "timeline": str(intent.owner.timeline),
             "abandons": list(decision.abandons),
-            "sinks": dict(sorted(self._actions.items())),
-            "replays": [{"epoch": record.epoch, "found_in": record.found_in} for record in replays],
+            "sinks": {name: settlement.report for name, settlement in sorted(settling.sinks.items())},
+            "replays": [{"epoch": r.epoch, "found_in": r.found_in} for r in settling.replay.epochs],
             "sealed_ms": decision.chosen.timestamp_ms if decision.chosen else None,
             "state_bytes": self._state_bytes(decision.chosen),
             "host": socket.gethostname(),
@@ -313,14 +329,22 @@ def _approvals(manifest: CheckpointManifest) -> set[int]:
     return {int(value, 16) for value in found}
 
 
-def _gap(name: str, found: int, expected: int) -> Exception:
-    if found > expected:
-        return ReplayMismatch(
-            f"sink '{name}' stands at epoch {found}, but what is sealed for it follows its epoch {expected}: "
-            "going on would lose rows or show them twice. Was the checkpoint abandoned before?"
-        )
-    return SinkBehind(
-        f"sink '{name}' stands at epoch {found}, but epoch {expected} was committed there: epochs {found + 1} to "
-        f"{expected} are missing from the target (was it restored from a backup?). Bring the target to epoch "
-        f"{expected}, or go back with --from to a checkpoint of epoch {found}"
+def _otherwise(intent: Intent, ledgers: Mapping[str, LedgerState]) -> list[str]:
+    """Return the sinks that do not stand any more where they stood when they were asked."""
+    asked = {name: settlement.found for name, settlement in intent.settling.sinks.items()}
+    return [
+        name
+        for name, ledger in ledgers.items()
+        if (ledger.epoch, ledger.range_digest) != (asked[name].epoch, asked[name].range_digest)
+    ]
+
+
+def _cannot_be_rewound(name: str, ledger: LedgerState, replay: Replay) -> SinkError:
+    to_epoch = replay.reached
+    why = "the source ranges in between are lost" if replay.lost else "what followed was given up"
+    return SinkError(
+        f"sink '{name}' shows epoch {ledger.epoch}, the pipeline goes on from epoch {to_epoch} "
+        f"because {why}, and this sink cannot be rewound. Going on would show rows of epochs {to_epoch + 1} "
+        f"to {ledger.epoch} twice. Restore the target to epoch {to_epoch} by hand, or start over with "
+        "--fresh and --sinks append"
     )

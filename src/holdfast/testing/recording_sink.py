@@ -277,6 +277,7 @@ class RecordingSink:
                 last = shown[-1] if shown and shown[-1].timeline == owner.timeline else None
                 digest = last.range_digest if last and last.epoch == to_epoch else None
                 ledger = replace(ledger, epoch=to_epoch, range_digest=digest)
+            ledger = replace(ledger, rewound_in=owner.generation, rewound_to=to_epoch)
             self._target.state = replace(state, shown=shown, ledger=ledger, rewinds=state.rewinds + 1)
             return RewindOutcome.DONE
 
