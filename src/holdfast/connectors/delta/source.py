@@ -79,6 +79,13 @@ class DeltaControl:
         self._materials = context.materials
         self._log = TableLog(self._settings.path, self._settings.storage_options)
 
+    def can_read(self, offsets: Offsets | None) -> None:
+        """Look into the table's log, where a beginning is noted nowhere."""
+        if offsets is None:
+            self._first(Feed(self._settings))
+        else:
+            self.check(offsets)
+
     def begin(self) -> Offsets:
         """Decide where to begin, and remember which table it was."""
         feed = Feed(self._settings)

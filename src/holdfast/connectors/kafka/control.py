@@ -32,16 +32,26 @@ class KafkaControl:
         """Take the place where the ids of topics are kept."""
         self._context = context
 
+    def can_read(self, offsets: Offsets | None) -> None:
+        """Ask the brokers. Which topics there are is not noted."""
+        if offsets is None:
+            self._beginning()
+        else:
+            self._refuse_lost(offsets)
+
     def begin(self) -> Offsets:
         """Turn the starting position into numbers."""
+        positions, topics = self._beginning()
+        self._keep_ids(topics)
+        return self._form.write(positions)
+
+    def _beginning(self) -> tuple[Positions, Mapping[str, Topic]]:
         topics = self._reader.topics()
         missing = [name for name in self._reader.subscription.topics if name not in topics]
         if missing:
             place = self._reader.cluster.bootstrap_servers
             raise SourceError(f"there is no topic '{missing[0]}' at {place}: create it")
-        positions = self._starting.resolve(self._reader, _partitions(topics))
-        self._keep_ids(topics)
-        return self._form.write(positions)
+        return self._starting.resolve(self._reader, _partitions(topics)), topics
 
     def start_options(self, offsets: Offsets) -> Mapping[str, str]:
         """Return `startingOffsets`. Spark wants all partitions named: those that are new begin with their first."""
@@ -50,15 +60,20 @@ class KafkaControl:
 
     def check(self, offsets: Offsets) -> None:
         """Compare with what the partitions still have."""
-        topics = self._reader.topics()
-        lost = self._lost(self._form.read(offsets), topics)
-        if lost:
-            more = f"; and {len(lost) - _MOST_LINES} more" if len(lost) > _MOST_LINES else ""
-            said = "; ".join(lost[:_MOST_LINES]) + more
-            if self._stop_when_lost:
-                raise SourceHistoryLost(f"{said}. To go on with what is left: on_history_lost='continue'")
+        said, topics = self._refuse_lost(offsets)
+        if said:
             _log.warning("source %s goes on without what is gone: %s", self._context.name, said)
         self._keep_ids(topics)
+
+    def _refuse_lost(self, offsets: Offsets) -> tuple[str, Mapping[str, Topic]]:
+        """Return what is gone and what there is, unless the pipeline is to stop for what is gone."""
+        topics = self._reader.topics()
+        lost = self._lost(self._form.read(offsets), topics)
+        more = f"; and {len(lost) - _MOST_LINES} more" if len(lost) > _MOST_LINES else ""
+        said = "; ".join(lost[:_MOST_LINES]) + more
+        if lost and self._stop_when_lost:
+            raise SourceHistoryLost(f"{said}. To go on with what is left: on_history_lost='continue'")
+        return said, topics
 
     def _lost(self, wanted: Positions, topics: Mapping[str, Topic]) -> list[str]:
         there = set(_partitions(topics))

@@ -38,6 +38,14 @@ class MysqlCdcControl:
 
     # start
 
+    def can_read(self, offsets: Offsets | None) -> None:
+        """Ask the server. Without a position: whether its log can be followed, and where that ends."""
+        if offsets is None:
+            self._check_table()
+            self._session.log_end()
+        else:
+            self._refuse_lost(offsets)
+
     def begin(self) -> Offsets:
         """Take the snapshot, or the end of the log without one; an attempt that broke off is made again."""
         self._check_table()
@@ -55,6 +63,14 @@ class MysqlCdcControl:
 
     def check(self, offsets: Offsets) -> None:
         """Look whether the snapshot's rest is there, and whether the log still has what comes after it."""
+        lost = self._refuse_lost(offsets)
+        if lost is not None:
+            _log.error(
+                "source %s: %s. GOING ON WITHOUT what is gone, as on_history_lost says", self._context.name, lost
+            )
+
+    def _refuse_lost(self, offsets: Offsets) -> SourceHistoryLost | None:
+        """Return what is gone, unless the pipeline is to stop for it."""
         position = Position.from_offsets(offsets)
         self._check_table()
         if position.snapshot is not None:
@@ -64,9 +80,8 @@ class MysqlCdcControl:
         except SourceHistoryLost as error:
             if not self._settings.goes_on:
                 raise
-            _log.error(
-                "source %s: %s. GOING ON WITHOUT what is gone, as on_history_lost says", self._context.name, error
-            )
+            return error
+        return None
 
     def _check_table(self) -> None:
         self._session.check_settings()

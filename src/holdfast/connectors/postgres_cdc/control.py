@@ -30,6 +30,7 @@ from holdfast.connectors.postgres_cdc.snapshot import (
 )
 from holdfast.connectors.postgres_cdc.table import (
     CdcTable,
+    can_publish,
     check_publication,
     columns_to_read,
     ensure_publication,
@@ -68,6 +69,23 @@ class PostgresCdcControl:
 
     # start
 
+    def can_read(self, offsets: Offsets | None) -> None:
+        """Ask the server. Neither publication nor slot is created or moved, and nothing is noted."""
+        if offsets is None:
+            self._can_begin()
+        else:
+            self._refuse_lost(offsets)
+
+    def _can_begin(self) -> None:
+        table = self._checked_table()
+        can_publish(self._session, self._settings, table)
+        slot = find_slot(self._session, self._settings.slot)
+        if not self._wants_snapshot:
+            self._refuse_slot_of_others(slot)
+        elif self._kept_snapshot(slot) is None:
+            columns_to_read(self._session, self._settings, table)
+            self._refuse_slot_in_the_way(slot)
+
     def begin(self) -> Offsets:
         """Create publication and slot and take the snapshot; what a crash left half done is done again."""
         table = self._checked_table()
@@ -75,13 +93,19 @@ class PostgresCdcControl:
         self._note_table(table)
         if not self._wants_snapshot:
             return Position(self._slot_to_begin_with()).offsets()
-        snapshot = find_snapshot(self._context.materials)
-        slot = find_slot(self._session, self._settings.slot)
-        if snapshot is None or slot is None or slot.lost or slot.confirmed > snapshot.lsn:
+        snapshot = self._kept_snapshot(find_slot(self._session, self._settings.slot))
+        if snapshot is None:
             # What this refuses is refused before there is a slot.
             columns_to_read(self._session, self._settings, table)
             snapshot = self._taken_snapshot(table)
         return Position(snapshot.lsn, 0 if snapshot.chunks else None).offsets()
+
+    def _kept_snapshot(self, slot: Slot | None) -> Snapshot | None:
+        """Return the snapshot that an earlier attempt took, if the slot still goes on behind it."""
+        snapshot = find_snapshot(self._context.materials)
+        if snapshot is None or slot is None or slot.lost or slot.confirmed > snapshot.lsn:
+            return None
+        return snapshot
 
     def _taken_snapshot(self, table: CdcTable) -> Snapshot:
         for _ in range(_ATTEMPTS - 1):
@@ -100,15 +124,20 @@ class PostgresCdcControl:
     def _make_room(self) -> None:
         """Drop the slot of an attempt that broke off, and note that the next one is ours."""
         settings, materials = self._settings, self._context.materials
-        if find_slot(self._session, settings.slot) is not None:
-            if materials.get(_BEGUN) is None:
-                raise SourceError(
-                    f"slot '{settings.slot}' exists already, and this pipeline did not make it: name another one "
-                    f"with slot, or if nobody needs it: SELECT pg_drop_replication_slot('{settings.slot}')"
-                )
+        slot = find_slot(self._session, settings.slot)
+        self._refuse_slot_in_the_way(slot)
+        if slot is not None:
             drop_slot(self._session, settings.slot)
         remove_snapshot(materials)
         self._note_slot()
+
+    def _refuse_slot_in_the_way(self, slot: Slot | None) -> None:
+        """Refuse a slot of somebody else where a snapshot needs a new one."""
+        if slot is not None and self._context.materials.get(_BEGUN) is None:
+            raise SourceError(
+                f"slot '{slot.name}' exists already, and this pipeline did not make it: name another one "
+                f"with slot, or if nobody needs it: SELECT pg_drop_replication_slot('{slot.name}')"
+            )
 
     def _forget_slot(self) -> None:
         """Take back the note about a slot that was not created: one of that name would be somebody else's."""
@@ -128,12 +157,16 @@ class PostgresCdcControl:
             except BaseException:
                 self._forget_slot()
                 raise
-        if not self._slot_is_named and self._context.materials.get(_BEGUN) is None:
+        self._refuse_slot_of_others(slot)
+        return slot.confirmed
+
+    def _refuse_slot_of_others(self, slot: Slot | None) -> None:
+        """Refuse to go on with a slot that neither we made nor the user named."""
+        if slot is not None and not self._slot_is_named and self._context.materials.get(_BEGUN) is None:
             raise SourceError(
                 f"slot '{slot.name}' exists already, and this pipeline did not make it: name another one with slot; "
                 f"to go on with this one from {lsn_text(slot.confirmed)}, say slot='{slot.name}'"
             )
-        return slot.confirmed
 
     def start_options(self, offsets: Offsets) -> Mapping[str, str]:
         """Tell the reader where to begin, where the snapshot is, and what is gone."""
@@ -142,6 +175,17 @@ class PostgresCdcControl:
 
     def check(self, offsets: Offsets) -> None:
         """Look whether slot, publication and snapshot still give what comes next."""
+        self._begins_at = None
+        lost = self._refuse_lost(offsets)
+        if self._context.materials.get(_TABLE) is None:
+            self._note_table(self._checked_table())
+        if lost is not None:
+            slot = self._usable_slot()
+            self._begins_at = slot.confirmed
+            self._say_what_is_lost(str(lost), slot)
+
+    def _refuse_lost(self, offsets: Offsets) -> SourceHistoryLost | None:
+        """Return what is gone, unless the pipeline is to stop for it."""
         wanted = Position.parse(offsets)
         table = self._checked_table()
         self._refuse_other_table(table)
@@ -152,15 +196,13 @@ class PostgresCdcControl:
                 f"{self._context.materials.place}: start over with --fresh"
             )
         refuse_other_history(self._session, wanted.lsn)
-        self._begins_at = None
         try:
             held_slot(self._session, self._settings, wanted.lsn)
         except SourceHistoryLost as error:
             if not self._settings.goes_on:
                 raise
-            slot = self._usable_slot()
-            self._begins_at = slot.confirmed
-            self._say_what_is_lost(str(error), slot)
+            return error
+        return None
 
     def _usable_slot(self) -> Slot:
         """Return the slot, wherever it stands; a new one if it is of no use any more."""
@@ -176,9 +218,7 @@ class PostgresCdcControl:
     def _refuse_other_table(self, table: CdcTable) -> None:
         """Refuse a new table of that name, which a publication of all tables has: nothing tells of the old rows."""
         kept = self._context.materials.get(_TABLE)
-        if kept is None:
-            self._note_table(table)
-        elif json.loads(kept)["id"] != table.id:
+        if kept is not None and json.loads(kept)["id"] != table.id:
             raise SourceError(f"table {table.sql} was dropped and made again: start over with --fresh")
 
     def _say_what_is_lost(self, what: str, slot: Slot) -> None:

@@ -40,6 +40,9 @@ _PUBLICATION = """
 SELECT to_jsonb(p), (SELECT to_jsonb(t) FROM pg_publication_tables t
   WHERE t.pubname = p.pubname AND t.schemaname = $2 AND t.tablename = $3)
 FROM pg_publication p WHERE p.pubname = $1"""
+_MAY_PUBLISH = """
+SELECT has_database_privilege(current_database(), 'CREATE'),
+  (SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = $1::bigint::oid)"""
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
 _PUBLISHED = {"pubinsert": "insert", "pubupdate": "update", "pubdelete": "delete", "pubtruncate": "truncate"}
 _DUPLICATE, _PARTITIONED = "42710", "p"
@@ -174,12 +177,22 @@ def ensure_publication(session: Session, settings: CdcSettings, table: CdcTable)
     check_publication(session, settings, table)
 
 
+def can_publish(session: Session, settings: CdcSettings, table: CdcTable) -> None:
+    """Refuse what `ensure_publication` would refuse, as far as the server tells without acting."""
+    if session.run(_PUBLICATION, settings.publication, table.schema, table.name):
+        check_publication(session, settings, table)
+        return
+    ((may_create, owns),) = session.run(_MAY_PUBLISH, table.id)
+    if not (may_create and owns):
+        needs = "owns the table" if may_create else "may create in the database"
+        raise SourceError(
+            f"there is no publication {quoted(settings.publication)}, and only a role that {needs} can create it. "
+            f"Somebody who may must type: {_create_statement(settings, table)}"
+        )
+
+
 def _create_publication(session: Session, settings: CdcSettings, table: CdcTable) -> None:
-    root = ", publish_via_partition_root = true" if table.partitioned else ""
-    statement = (
-        f"CREATE PUBLICATION {quoted(settings.publication)} FOR TABLE {table.only} "
-        f"WITH (publish = 'insert, update, delete, truncate'{root})"
-    )
+    statement = _create_statement(settings, table)
     try:
         session.run(statement)
     except SourceUnavailable:
@@ -187,6 +200,14 @@ def _create_publication(session: Session, settings: CdcSettings, table: CdcTable
     except SourceError as error:
         if state_of(error) != _DUPLICATE:  # Somebody else was faster.
             raise SourceError(f"{error}. Somebody who may must type: {statement}") from error
+
+
+def _create_statement(settings: CdcSettings, table: CdcTable) -> str:
+    root = ", publish_via_partition_root = true" if table.partitioned else ""
+    return (
+        f"CREATE PUBLICATION {quoted(settings.publication)} FOR TABLE {table.only} "
+        f"WITH (publish = 'insert, update, delete, truncate'{root})"
+    )
 
 
 def check_publication(session: Session, settings: CdcSettings, table: CdcTable) -> None:
