@@ -1,17 +1,22 @@
 """Sources beside the epochs: where they begin, what they may let go, and what is told of them."""
 
+import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 from worlds import World
 
-from holdfast.core.sources import Lag, Offsets, SourceContext
+from holdfast.core.manifest import CheckpointManifest, checksum_of
+from holdfast.core.names import manifest_name
+from holdfast.core.sources import Lag, Materials, Offsets, SourceContext
 from holdfast.engine.events import Event, SourceProgress
+from holdfast.engine.startup import StartOptions
 from holdfast.engine.upstream import Upstream, oldest_fall_back
-from holdfast.errors import SourceHistoryLost, SourceUnavailable
+from holdfast.errors import SourceError, SourceHistoryLost, SourceUnavailable, TransientStoreError
 from holdfast.stores.materials import DirectoryMaterials
 from holdfast.testing.scripted_source import SOURCE
 
@@ -25,13 +30,23 @@ class NumberedLog:
         self.end = end
         self.kept_from = 0
         self.newest_committed: dict[str, str] | None = None
-        self.answers = True
+        self.asked: list[Offsets | None] = []
+        self.begun = 0
+        self.answers = self.can_begin = True
         self.closed = False
 
     def bind(self, context: SourceContext) -> None:
         self.context = context
 
+    def can_read(self, offsets: Offsets | None) -> None:
+        self.asked.append(offsets)
+        if offsets is not None:
+            self.check(offsets)
+        elif not self.can_begin:
+            raise SourceError("may not create a slot")
+
     def begin(self) -> Offsets:
+        self.begun += 1
         return {"next": str(self.end)}
 
     def start_options(self, offsets: Offsets) -> Mapping[str, str]:
@@ -92,6 +107,100 @@ def test_what_dead_writers_left_is_swept_once_the_store_is_ours(tmp_path: Path) 
     left.write_bytes(b"half")
     upstream(World(), NumberedLog()).bind("p", TIMELINE, DirectoryMaterials(str(tmp_path)))
     assert not left.exists()
+
+
+def everything_in(folder: Path) -> dict[str, bytes | None]:
+    return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+
+
+def test_a_start_that_is_refused_changed_nothing(tmp_path: Path) -> None:
+    """Goal: a source is asked before the store is taken over. Method: all three refusals, each compared after."""
+    left = tmp_path / str(TIMELINE) / "sources" / SOURCE / "chunk.0a1b.tmp"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half, of a writer that may still live")
+    log, materials, before = NumberedLog(end=7), DirectoryMaterials(str(tmp_path)), everything_in(tmp_path)
+    found = upstream(World(), log)
+    found.ask("p", TIMELINE, materials, {})
+    found.ask("p", None, materials, {})
+    log.can_begin = False
+    with pytest.raises(SourceError, match="may not create a slot"):
+        found.ask("p", TIMELINE, materials, {})
+    log.kept_from = 5
+    found.ask("p", TIMELINE, materials, {SOURCE: {"next": "5"}})
+    with pytest.raises(SourceHistoryLost, match="before 5 are gone, 4 comes next"):
+        found.ask("p", TIMELINE, materials, {SOURCE: {"next": "4"}})
+    assert (everything_in(tmp_path), log.begun, log.kept_from) == (before, 0, 5)
+
+
+def test_what_was_asked_can_be_done_then(tmp_path: Path) -> None:
+    log, materials = NumberedLog(end=7), DirectoryMaterials(str(tmp_path))
+    found = upstream(World(), log)
+    found.ask("p", TIMELINE, materials, {})
+    found.bind("p", TIMELINE, materials)
+    assert found.locate({}) == {SOURCE: {"from": "7"}}
+    log.context.materials.put("snapshot", b"rows")
+    assert (tmp_path / str(TIMELINE) / "sources" / SOURCE / "snapshot").exists()
+
+
+def test_a_remembered_beginning_is_asked_for_before_the_store_is_taken_over(tmp_path: Path) -> None:
+    """Goal: a start without a checkpoint is refused as well. Method: trim the log behind where it began."""
+    log, materials = NumberedLog(end=7), DirectoryMaterials(str(tmp_path))
+    found = upstream(World(), log)
+    found.bind("p", TIMELINE, materials)
+    found.locate({})
+    log.kept_from, log.end = 8, 9
+    with pytest.raises(SourceHistoryLost, match="before 8 are gone, 7 comes next"):
+        found.ask("p", TIMELINE, materials, {})
+    found.ask("p", None, materials, {})
+    found.ask("p", OTHER, materials, {})
+    assert log.asked == [{"next": "7"}, None, None], "another timeline begins anew"
+
+
+class Meddler(NumberedLog):
+    """Writes where it is only asked."""
+
+    def __init__(self, act: Callable[[Materials], object]) -> None:
+        super().__init__()
+        self.act = act
+
+    def can_read(self, offsets: Offsets | None) -> None:
+        self.act(self.context.materials)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda materials: materials.put("new", b""),
+        lambda materials: materials.put_file("new", __file__),
+        lambda materials: materials.remove("kept"),
+        lambda materials: materials.sweep(),
+        lambda materials: materials.below("folder").put("new", b""),
+    ],
+    ids=["put", "put_file", "remove", "sweep", "below"],
+)
+def test_a_control_that_writes_where_it_is_only_asked_is_stopped(
+    tmp_path: Path, act: Callable[[Materials], object]
+) -> None:
+    materials = DirectoryMaterials(str(tmp_path))
+    place = f"{TIMELINE}/sources/{SOURCE}"
+    materials.put(f"{place}/kept", b"rows")
+    (tmp_path / place / "half.tmp").write_bytes(b"half")
+    before = everything_in(tmp_path)
+    with pytest.raises(SourceError, match=f"at {tmp_path}/{place}.* where it was only asked"):
+        upstream(World(), Meddler(act)).ask("p", TIMELINE, materials, {})
+    assert everything_in(tmp_path) == before
+
+
+def test_a_control_reads_what_it_kept_where_it_is_only_asked(tmp_path: Path) -> None:
+    materials, seen = DirectoryMaterials(str(tmp_path)), []
+    materials.put(f"{TIMELINE}/sources/{SOURCE}/folder/kept", b"rows")
+
+    def read(found: Materials) -> None:
+        seen.append((found.get("folder/kept"), found.names(), found.place))
+        seen.append(Path(found.below("folder").local_copy("kept", str(tmp_path))).read_bytes())
+
+    upstream(World(), Meddler(read)).ask("p", TIMELINE, materials, {})
+    assert seen == [(b"rows", ["folder/kept"], f"{tmp_path}/{TIMELINE}/sources/{SOURCE}"), b"rows"]
 
 
 def test_a_source_that_lost_what_comes_next_stops_the_start(tmp_path: Path) -> None:
@@ -163,6 +272,114 @@ def test_abandoned_and_damaged_checkpoints_hold_nothing() -> None:
     assert second is not None
     assert second.checkpoint_id > first.checkpoint_id
     assert oldest_fall_back(store, newest.model_copy(update={"timeline": OTHER})) is None
+
+
+class SilentAbout:
+    """A store's medium that has no answer about one checkpoint, or an answer of a version to come."""
+
+    def __init__(self, world: World, id: int) -> None:
+        self._medium, self._id, self.silent = world.medium(), id, True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._medium, name)
+
+    def read_manifest(self, id: int) -> Any:
+        if self.silent and id == self._id:
+            raise TransientStoreError("no answer")
+        return self._medium.read_manifest(id)
+
+
+def first_epoch(world: World) -> CheckpointManifest:
+    return next(manifest for manifest in world.store().manifests() if manifest.epoch == 1)
+
+
+def test_storage_that_is_silent_about_the_oldest_checkpoint_lets_nothing_go() -> None:
+    """Goal: what the oldest checkpoint would read again stays. Method: it cannot be read for now; then fall back."""
+    world, log = World(count=8, take=2), NumberedLog()
+    world.run()
+    silent = SilentAbout(world, first_epoch(world).checkpoint_id)
+    found = Upstream({SOURCE: log}, world.store(silent), Watcher(), world.clock, every_seconds=3600.0)
+    found.delivered(world.newest())
+    ask(found)
+    log.check({"next": "2"})  # Or going back to the first epoch would lose what came after it.
+    assert (log.kept_from, log.newest_committed) == (0, {"next": "8"})
+
+
+def test_a_checkpoint_of_a_later_version_is_not_passed_over() -> None:
+    """Goal: whoever wrote it can still go on from it. Method: say that a future version wrote the oldest one."""
+    world, log = World(count=8, take=2), NumberedLog()
+    world.run()
+    key = f"world/manifests/{manifest_name(first_epoch(world).checkpoint_id)}"
+    stored = world.objects.read(key)
+    assert stored is not None
+    of_later = {**json.loads(stored.data), "version": 99}
+    world.objects.overwrite(key, json.dumps({**of_later, "manifest_checksum": checksum_of(of_later)}).encode())
+    found = upstream(world, log)
+    found.delivered(world.newest())
+    ask(found)
+    log.check({"next": "2"})
+
+
+def test_a_damaged_checkpoint_holds_nothing() -> None:
+    world, log = World(count=8, take=2), NumberedLog()
+    world.run()
+    world.damage_manifest(first_epoch(world).checkpoint_id)
+    found = upstream(world, log)
+    found.delivered(world.newest())
+    ask(found)
+    assert log.kept_from == 4
+
+
+def test_what_is_still_to_be_replayed_stays_upstream() -> None:
+    """Goal: a recovery that dies on the way can be made again.
+
+    Method: fall back by two epochs, take away the checkpoint that was chosen, and ask after each replayed epoch.
+    """
+    world, log = World(count=8, take=2), NumberedLog()
+    world.run()
+    for epoch in (3, 4):
+        world.damage_sidecar(world.of_epoch(epoch).sidecar)
+    chosen = world.of_epoch(2)
+    process = world.process()
+    records = process.recover().replays
+    assert [record.epoch for record in records] == [3, 4]
+    fence = world.newest()
+    assert [entry["epoch"] for entry in (fence.recovery or {})["replay"]] == [3, 4]
+    for id in range(chosen.checkpoint_id + 1):
+        world.objects.delete(f"world/manifests/{manifest_name(id)}")
+    for record in records:
+        found = upstream(world, log)
+        found.delivered(world.newest())
+        ask(found)
+        log.check(fence.source_offsets[SOURCE].offsets)
+        process.replay(record)
+    process.delivery.close()
+    assert log.kept_from == 4, "the fence can still be fallen back to, and nothing before it"
+
+
+def test_a_process_that_was_replaced_lets_nothing_go() -> None:
+    """Goal: a paused process that wakes does not judge by what it knows.
+
+    Method: its successor went back to epoch 2, gave up what followed, and removed the checkpoint it went back to.
+    """
+    world, log = World(count=8, take=2), NumberedLog()
+    world.run()
+    ours, chosen = world.newest(), world.of_epoch(2)
+    process = world.process(options=StartOptions(from_id=chosen.checkpoint_id))
+    fence = process.recover().fence
+    process.delivery.close()
+    assert fence.abandons
+    for id in range(chosen.checkpoint_id + 1):
+        world.objects.delete(f"world/manifests/{manifest_name(id)}")
+    found = upstream(world, log)
+    found.delivered(ours)
+    ask(found)
+    log.check(fence.source_offsets[SOURCE].offsets)
+    world.damage_manifest(fence.checkpoint_id)
+    found = upstream(world, log)
+    found.delivered(ours)
+    ask(found)
+    assert log.kept_from == 0, "who sealed what cannot be read is not known"
 
 
 def test_notes_tell_the_head_and_the_lag() -> None:

@@ -15,7 +15,8 @@ from holdfast.clock import Clock
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.sources import Lag, Materials, Offsets, SourceContext, SourceControl
 from holdfast.engine.events import Observer, SourceProgress
-from holdfast.errors import CheckpointStoreError, CorruptCheckpoint, HoldfastError
+from holdfast.engine.read_only import ReadOnlyMaterials
+from holdfast.errors import CheckpointStoreError, CorruptCheckpoint, HoldfastError, UnsupportedVersion
 from holdfast.stores.store import DurableCheckpointStore
 
 EVERY_SECONDS = 5.0
@@ -60,9 +61,23 @@ class Upstream:
 
     # start
 
+    def ask(self, pipeline: str, timeline: UUID | None, materials: Materials, known: Mapping[str, Offsets]) -> None:
+        """Raise what would refuse a start that reads on from `known`, and change nothing: the store is not ours yet.
+
+        A source that is not known is asked for what it noted as its beginning, or whether it can begin.
+        `timeline` None: a new one begins, of which nothing is kept.
+        """
+        self._tell(pipeline, str(timeline or "new"), ReadOnlyMaterials(materials))
+        for name, control in self._controls.items():
+            control.can_read(known.get(name) or self._noted(name))
+
     def bind(self, pipeline: str, timeline: UUID, materials: Materials) -> None:
-        """Tell every source where it is. What it keeps belongs to one timeline: another one begins anew."""
+        """Tell every source where it is, once the store is ours: what dead writers left half written goes."""
         materials.below(str(timeline)).sweep()
+        self._tell(pipeline, str(timeline), materials)
+
+    def _tell(self, pipeline: str, timeline: str, materials: Materials) -> None:
+        """Tell every source where it is. What it keeps belongs to one timeline: another one begins anew."""
         for name, control in self._controls.items():
             place = materials.below(f"{timeline}/sources/{name}")
             self._contexts[name] = SourceContext(name, pipeline, place)
@@ -81,14 +96,17 @@ class Upstream:
         return options
 
     def _beginning(self, name: str, control: SourceControl) -> Offsets:
-        materials = self._contexts[name].materials
-        kept = materials.get(_BEGINNING)
-        if kept is not None:
-            found: dict[str, str] = json.loads(kept)
-            control.check(found)
-            return found
+        noted = self._noted(name)
+        if noted is not None:
+            control.check(noted)
+            return noted
         offsets = dict(control.begin())
-        materials.put(_BEGINNING, json.dumps(offsets).encode())
+        self._contexts[name].materials.put(_BEGINNING, json.dumps(offsets).encode())
+        return offsets
+
+    def _noted(self, name: str) -> Offsets | None:
+        kept = self._contexts[name].materials.get(_BEGINNING)
+        offsets: Offsets | None = None if kept is None else json.loads(kept)
         return offsets
 
     def start(self) -> None:
@@ -184,13 +202,23 @@ def _progress(
 def oldest_fall_back(store: DurableCheckpointStore, newest: CheckpointManifest) -> CheckpointManifest | None:
     """Return the oldest checkpoint that recovery may choose, by itself or because a person says so.
 
-    A damaged one cannot be chosen, and neither can an abandoned one or one of another timeline.
+    A damaged one cannot be chosen, and neither can an abandoned one or one of another timeline. None while that is
+    not known: when a manifest cannot be read for now, and when somebody took over, who may have gone back, given up
+    other checkpoints than we know of, and have epochs to replay.
+
+    Every fence abandons what it passes over, so of the others the first is the one that stands furthest back, and
+    no epoch that is to be replayed on top of a fence begins before the fence.
     """
-    for id in store.list_ids():
+    ids = store.list_ids()
+    if ids and ids[-1] > newest.checkpoint_id and not _is_ours(store, ids[-1], newest):
+        return None
+    for id in ids:
         if id in newest.abandons:
             continue
         try:
             manifest = store.load_by_id(id)
+        except UnsupportedVersion:
+            return None  # Whoever wrote it can read it, and go on from it.
         except CorruptCheckpoint:
             continue
         except CheckpointStoreError:
@@ -198,3 +226,12 @@ def oldest_fall_back(store: DurableCheckpointStore, newest: CheckpointManifest) 
         if manifest is not None and manifest.timeline == newest.timeline and manifest.epoch > 0:
             return manifest
     return None
+
+
+def _is_ours(store: DurableCheckpointStore, id: int, newest: CheckpointManifest) -> bool:
+    """Whether the process that sealed `newest` sealed this one too."""
+    try:
+        manifest = store.load_by_id(id)
+    except CheckpointStoreError:
+        return False
+    return manifest is not None and (manifest.timeline, manifest.generation) == (newest.timeline, newest.generation)
