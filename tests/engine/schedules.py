@@ -80,15 +80,21 @@ class Schedule:
         first = self._process()
         second = self._process()
         after: list[Any] = []
+        stuck: list[Stuck] = []
 
         def take_over(point: Point) -> None:
             if len(first.life.points) == at + 1:
-                if self._attempt(second, epochs=epochs):
-                    after.append(self.world.shown())
+                try:
+                    if self._attempt(second, epochs=epochs):
+                        after.append(self.world.shown())
+                except Stuck as error:
+                    stuck.append(error)  # Raised here it would look like an error of the sink that is being asked.
                 first.life.replaced = first.life.fenced and second.life.fenced
 
         self._also(first, take_over)
         self._attempt(first)
+        if stuck:
+            raise stuck[0]
         if after and first.generation < second.generation:
             assert self.world.shown() == after[0], "a writer that was replaced changed a target"
         if after and ends:

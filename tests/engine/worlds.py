@@ -17,7 +17,7 @@ from holdfast.engine.coordinator import Coordinator, PipelineFacts, RecordedEpoc
 from holdfast.engine.delivery import Delivery, DeliverySettings
 from holdfast.engine.events import Event, Observer, Observers, StepFinished, StepStarted
 from holdfast.engine.identity import fingerprint
-from holdfast.engine.startup import Start, StartOptions, Startup
+from holdfast.engine.startup import AskOthers, Start, StartOptions, Startup
 from holdfast.engine.witness import NO_WITNESS, Witness
 from holdfast.stores.bucket import BucketMedium
 from holdfast.stores.store import DurableCheckpointStore
@@ -298,8 +298,13 @@ class Process:
         self.world.work[self.machine] = {number: work[number] for number in work if number >= self.generation}
         return start
 
-    def recover(self) -> Start:
-        startup = Startup(
+    def old_range(self, epoch: int) -> dict[str, bytes] | None:
+        """Return what an old working directory says that an epoch was to read."""
+        return self.world.range_of(self.machine, epoch)
+
+    def startup(self) -> Startup:
+        """Return a start that was not made yet."""
+        return Startup(
             "shop",
             self.store,
             self.sinks,
@@ -311,7 +316,9 @@ class Process:
             self.world.clock,
             self.witness,
         )
-        self.started = start = startup.run(lambda epoch: self.world.range_of(self.machine, epoch))
+
+    def recover(self, ask_others: AskOthers = lambda intent: None) -> Start:
+        self.started = start = self.startup().run(self.old_range, ask_others)
         self._restore(start)
         self.writer = CheckpointWriter(
             self.store, start.owner, start.fence, self.world.clock, inline_threshold=0, witness=self.witness

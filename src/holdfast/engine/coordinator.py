@@ -23,6 +23,7 @@ from holdfast.core.entries import ConnectorCheckpoint, SinkCommitStatus
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.progress import ABANDONS_PART, ProgressRecord
 from holdfast.core.sidecar import CapturedFile
+from holdfast.engine.branches import Branches
 from holdfast.engine.checkpoints import CheckpointWriter, SealedCheckpoint
 from holdfast.engine.delivery import Delivery, DeliverySettings, raise_first
 from holdfast.engine.events import CheckpointFailed, EpochCommitted, EpochReplayed, Observer
@@ -264,7 +265,8 @@ class Coordinator:
         draft = self._draft(epoch, captured, tokens)
         # Tokens always stand in the progress chunk; the manifest repeats them while they are small.
         draft.sink_tokens = documents if len(text) <= _LARGE_TOKENS else {}
-        draft.recovery = (recorded.sequel.to_json_value() if recorded else None) or None
+        followed = recorded.sequel.to_json_value() if recorded else {}
+        draft.recovery = {**Branches.of(self._writer.last).to_json_value(), **followed} or None
         return self._writer.seal(draft, progress.to_bytes(), captured.operators)
 
     def _abandons(self) -> dict[str, bytes]:

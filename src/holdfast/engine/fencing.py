@@ -101,7 +101,12 @@ def build_fence(
         "kind": "fence",
         "identifier": None,
         "abandons": list(decision.abandons),
-        "recovery": {"report": decision.report.to_json_value(), **decision.sequel.to_json_value(), **plan},
+        "recovery": {
+            "report": decision.report.to_json_value(),
+            **decision.branches.to_json_value(),
+            **decision.sequel.to_json_value(),
+            **plan,
+        },
         "manifest_checksum": None,
     }
     if chosen is None:

@@ -7,9 +7,10 @@ from uuid import UUID
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.names import sidecar_id_of
 from holdfast.core.validation import RecoveryReport
+from holdfast.engine.branches import NEVER_WENT_BACK, Branches
 from holdfast.engine.ledgers import NO_LEDGERS, Ledgers
 from holdfast.engine.sequel import NOTHING_FOLLOWED, Sequel, find_sequel
-from holdfast.errors import CheckpointNotFound, CorruptCheckpoint, NoValidCheckpoint
+from holdfast.errors import CheckpointNotFound, CorruptCheckpoint, InvalidRequest, NoValidCheckpoint
 from holdfast.stores.store import DurableCheckpointStore
 
 APPROVED = "approved"
@@ -24,7 +25,8 @@ class RecoveryDecision:
     them, even if they turn out readable again, because sinks will have moved on without them. `generation` is
     the highest that any readable manifest knows, `timeline` the one to keep (None: a new one begins).
     `newest_id` was read before anything else: whoever seals after that makes the fence lose, not the decision stale.
-    `sequel` is what followed the chosen checkpoint: what is to be replayed, what was given up.
+    `sequel` is what followed the chosen checkpoint: what is to be replayed, what was given up; `branches` are the
+    go-backs of the timeline so far.
     """
 
     newest_id: int
@@ -34,6 +36,7 @@ class RecoveryDecision:
     generation: int
     timeline: UUID | None
     sequel: Sequel = NOTHING_FOLLOWED
+    branches: Branches = NEVER_WENT_BACK
 
 
 def decide_recovery(
@@ -51,7 +54,7 @@ def decide_recovery(
     """
     newest_id = store.newest_id()
     if from_id is not None:
-        return _go_back(store, from_id, newest_id)
+        return _go_back(store, from_id, newest_id, ledgers)
     if fresh:
         ids = tuple(store.list_ids())
         report = RecoveryReport(None, tuple((id, "abandoned: a fresh start was asked for") for id in ids), len(ids))
@@ -83,13 +86,15 @@ def decide_recovery(
         generation=_highest_generation(store, newest_id),
         timeline=timeline,
         sequel=find_sequel(store, chosen, (id for id, _ in report.skipped), timeline, ledgers),
+        branches=Branches.of(chosen).noted_in(ledgers, timeline),
     )
 
 
-def _go_back(store: DurableCheckpointStore, from_id: int, newest_id: int) -> RecoveryDecision:
+def _go_back(store: DurableCheckpointStore, from_id: int, newest_id: int, ledgers: Ledgers) -> RecoveryDecision:
     chosen = store.load_by_id(from_id)
     if chosen is None:
         raise CheckpointNotFound(from_id, "'holdfast list' shows what there is")
+    _refuse_abandoned(store, chosen)
     verdict = store.validate_checkpoint(from_id)
     if not verdict.valid:
         raise CorruptCheckpoint(f"checkpoint {from_id} cannot be used: {verdict.reason}")
@@ -100,7 +105,19 @@ def _go_back(store: DurableCheckpointStore, from_id: int, newest_id: int) -> Rec
     abandons = tuple(sorted({*later, *chosen.abandons}))
     generation = _highest_generation(store, newest_id)
     nothing = Sequel(given_up_after=chosen.epoch)
-    return RecoveryDecision(newest_id, chosen, report, abandons, generation, chosen.timeline, nothing)
+    branches = Branches.of(chosen).noted_in(ledgers, chosen.timeline)
+    return RecoveryDecision(newest_id, chosen, report, abandons, generation, chosen.timeline, nothing, branches)
+
+
+def _refuse_abandoned(store: DurableCheckpointStore, chosen: CheckpointManifest) -> None:
+    """Refuse a branch that was given up: the sinks went on from an earlier epoch, and numbers are used again."""
+    for manifest in store.manifests():
+        if manifest.timeline == chosen.timeline and chosen.checkpoint_id in manifest.abandons:
+            raise InvalidRequest(
+                f"checkpoint {chosen.checkpoint_id} cannot be used: it was given up by checkpoint "
+                f"{manifest.checkpoint_id}, which went on from epoch {manifest.epoch}, and so did the sinks. "
+                "'holdfast list' shows which checkpoints are left"
+            )
 
 
 def _refuse_unless_empty(

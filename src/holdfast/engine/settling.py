@@ -11,6 +11,7 @@ from holdfast.core.contracts import LedgerState, Token
 from holdfast.core.entries import SinkCommitStatus
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.engine.coordinator import RecordedEpoch
+from holdfast.engine.ledgers import Ledgers
 from holdfast.engine.records import RangeLookup, Replay, find_replay, sealed_range, sealed_tokens
 from holdfast.engine.recovery import RecoveryDecision
 from holdfast.errors import PipelineError, ReplayMismatch, SinkBehind
@@ -53,17 +54,22 @@ class Settling:
 
 
 class Settler:
-    """Decides about the sinks of one start. `staged_here`: whether what a sink staged before can be shown."""
+    """Decides about the sinks of one start.
+
+    `before` are the ledgers as the last start left them, `staged_here` says whether what a sink staged then can be
+    shown.
+    """
 
     def __init__(
         self,
         store: DurableCheckpointStore,
         decision: RecoveryDecision,
+        before: Ledgers,
         range_elsewhere: RangeLookup,
         staged_here: Mapping[str, bool],
     ) -> None:
         self._store, self._decision, self._elsewhere = store, decision, range_elsewhere
-        self._staged_here = staged_here
+        self._before, self._staged_here = before, staged_here
         chosen = decision.chosen
         self._tokens = (sealed_tokens(store, chosen) or {}) if chosen else {}
 
@@ -75,6 +81,7 @@ class Settler:
             refuse_removed(chosen, replay.epochs, ledgers.keys())
         settled = {name: self._settlement(name, ledger, replay) for name, ledger in ledgers.items()}
         for name, settlement in settled.items():
+            self._refuse_other_branch(name, settlement.reached)
             self.refuse_other_range(name, settlement.reached)
         return Settling(replay, settled)
 
@@ -108,6 +115,18 @@ class Settler:
             raise _gap(name, ledger.epoch, expected)
         return nothing
 
+    def _refuse_other_branch(self, name: str, reached: LedgerState) -> None:
+        """Refuse a sink that was away while the pipeline went back, and will keep rows of what was given up."""
+        before = self._before.states.get(name)
+        if before is None or before.timeline != self._decision.timeline:
+            return
+        common = self._decision.branches.common_until(before)
+        if min(before.epoch, reached.epoch) > common:
+            raise ReplayMismatch(
+                f"sink '{name}' was away when the pipeline went back to epoch {common}, and shows epochs "
+                f"{common + 1} to {before.epoch} of what was given up then. {_way_out(name, common)}"
+            )
+
     def refuse_other_range(self, name: str, ledger: LedgerState) -> None:
         """Refuse a sink that stands on another branch: an epoch of that number was decided twice."""
         chosen = self._decision.chosen
@@ -119,9 +138,15 @@ class Settler:
         if None not in (expected, ledger.range_digest) and expected != ledger.range_digest:
             raise ReplayMismatch(
                 f"sink '{name}' has epoch {ledger.epoch}, but of another source range than the checkpoint: going on "
-                "would lose rows or show them twice. Was it away while the pipeline went back? Restore the target to "
-                "an epoch before that, or give the sink another name and an empty target"
+                f"would lose rows or show them twice. {_way_out(name, ledger.epoch - 1)}"
             )
+
+
+def _way_out(name: str, epoch: int) -> str:
+    return (
+        f"Restore the target to epoch {epoch}, or give the sink another name and an empty target, after "
+        f"'holdfast resolve --sink {name} --discard' if an epoch is still owed to the old name"
+    )
 
 
 def _with_commit(name: str, before: Settlement, token: Token) -> Settlement:

@@ -172,7 +172,7 @@ class Startup:
         decision = decide(self._store, self._witness, fresh=options.fresh, from_id=options.from_id, ledgers=ledgers)
         fence = build_fence(self._store, decision, self._check_identity(decision), self._clock)
         owner = self._owner(fence)
-        settler = Settler(self._store, decision, elsewhere, self._staged_here())
+        settler = Settler(self._store, decision, ledgers, elsewhere, self._staged_here())
         settling = settler.settle(self._claimable(owner, fence.epoch))
         self._refuse_what_cannot_be_rewound(settling)
         intent = Intent(followed_by(fence, settling.replay.sequel), decision, owner, settler, settling)

@@ -21,7 +21,7 @@ from holdfast.engine.history import HistoryObserver
 from holdfast.engine.housekeeping import Housekeeping
 from holdfast.engine.places import SpoolRoot
 from holdfast.engine.requests import CheckpointRequests, SealAgain
-from holdfast.engine.startup import Start, StartOptions, Startup
+from holdfast.engine.startup import Intent, Start, StartOptions, Startup
 from holdfast.engine.sync.service import open_sync
 from holdfast.engine.sync.settings import SyncSettings
 from holdfast.engine.upstream import Upstream
@@ -34,6 +34,7 @@ from holdfast.spark.definition import BuiltQuery, Definition, build_query
 from holdfast.spark.query import QueryLife
 from holdfast.spark.restoring import Restoring
 from holdfast.spark.session import configure
+from holdfast.spark.source_files import refuse_lost_files, spark_exists
 from holdfast.spark.tables import EpochTables
 from holdfast.spark.workdir import WorkingDirectory
 from holdfast.stores.store import DurableCheckpointStore
@@ -120,7 +121,7 @@ class Runner:
         startup = Startup(
             self.definition.name, self.store, sinks, facts, options, delivery, settings, observer, clock, witness
         )
-        start = startup.run(lambda epoch: restoring.recorded_range(epoch, self.built.inputs))
+        start = startup.run(lambda epoch: restoring.recorded_range(epoch, self.built.inputs), self._ask_sources)
         self._restore(start, restoring)
         self._writer = CheckpointWriter(
             self.store,
@@ -135,6 +136,15 @@ class Runner:
             self.store, sinks, start.positions, facts, start.owner, self._writer, delivery, settings, observer, clock
         )
         return start
+
+    def _ask_sources(self, intent: Intent) -> None:
+        """Refuse a start that could not read what comes next, or what it has to read again. Changes nothing."""
+        with step(self._observer, self._clock, intent.epoch, "recovery.ask_sources"):
+            known = _offsets_of(intent.decision.chosen)
+            self._upstream.ask(self.definition.name, intent.owner.timeline, self._materials, known)
+            exists = spark_exists(self._spark)
+            for record in intent.settling.replay.epochs:
+                refuse_lost_files(record.parts, self.built.inputs, exists)
 
     def _restore(self, start: Start, restoring: Restoring) -> None:
         self._tables.taken_over(start.owner, start.chosen)
@@ -166,8 +176,7 @@ class Runner:
     def _locate_sources(self, start: Start) -> None:
         """Find out where sources begin that were never read, and whether the others still have what comes next."""
         self._upstream.bind(self.definition.name, start.owner.timeline, self._materials)
-        known = start.chosen.source_offsets if start.chosen else {}
-        options = self._upstream.locate({name: position.offsets for name, position in known.items()})
+        options = self._upstream.locate(_offsets_of(start.chosen))
         if options:
             self.built = build_query(self.definition, self._spark, options)
 
@@ -324,3 +333,8 @@ class Runner:
         """Plain threads lose what Spark keeps per thread: the query a job belongs to."""
         wrapped: Callable[[], object] = inheritable_thread_target(self._spark)(work)
         return wrapped
+
+
+def _offsets_of(chosen: CheckpointManifest | None) -> dict[str, Mapping[str, str]]:
+    """Return where each source stands in a checkpoint; nothing on a fresh start."""
+    return {name: position.offsets for name, position in chosen.source_offsets.items()} if chosen else {}
