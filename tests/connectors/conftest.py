@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import boto3
@@ -14,6 +15,7 @@ import pytest
 from botocore.config import Config
 from pyspark.sql import SparkSession
 
+from connectors.databases import Database, postgres_database, sqlite_database
 from connectors.kafka_server import Broker
 from connectors.kafka_target import BROKER
 from connectors.postgres_server import running
@@ -54,6 +56,14 @@ def postgres_url() -> Iterator[str]:
         url = urlsplit(server)._replace(path=f"/{name}").geturl()
         stack.enter_context(pytest.MonkeyPatch.context()).setenv(URL, url)
         yield url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    """Return a place in SQLite or PostgreSQL of which nothing is there yet."""
+    if request.param == "postgres":
+        return postgres_database(tmp_path, request.getfixturevalue("postgres_url"))
+    return sqlite_database(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ from connectors.targets import (
     RICH_ROWS,
     RICH_SCHEMA,
     SCHEMA,
+    TIMELINE,
     WINDOW,
     ArrowRows,
     Row,
@@ -36,7 +37,7 @@ from connectors.targets import (
 from holdfast import sinks
 from holdfast.connectors.arrow_types import plain_schema
 from holdfast.connectors.postgres import session as postgres_session
-from holdfast.core.contracts import CommitOutcome, SinkContext
+from holdfast.core.contracts import CommitOutcome, Owner, SinkContext
 from holdfast.errors import PipelineDefinitionError, SinkBehind, SinkError
 
 pytestmark = pytest.mark.usefixtures("postgres_url")
@@ -195,6 +196,21 @@ def test_a_reader_does_not_keep_a_pipeline_from_starting(
         cursor.execute(f"SELECT * FROM {schema_of(tmp_path)}.orders")
         cursor.fetchall()
         Writer(APPEND, tmp_path, 2).write(2, orders(2))
+
+
+@pytest.mark.parametrize("condition", ["no_such = 1", "random() > 0.5"])
+def test_asking_before_a_start_tries_the_staging_and_leaves_nothing(tmp_path: Path, condition: str) -> None:
+    sink = bound(target(**{**STREAM, "delete_when": condition}), tmp_path, CHANGES)
+    with pytest.raises(SinkError, match="cannot be staged with delete_when"):
+        sink.can_claim(Owner("shop", TIMELINE, 1))
+    assert sql(f"SELECT to_regnamespace('{schema_of(tmp_path)}') IS NULL") == [(True,)]
+
+
+def test_a_table_that_was_dropped_is_missed_before_a_start(tmp_path: Path, query: Query) -> None:
+    Writer(APPEND, tmp_path).write(1, orders(1))
+    query("DROP TABLE {s}.orders")
+    with pytest.raises(SinkBehind, match="is gone, but the ledger says that it has epoch 1"):
+        bound(APPEND, tmp_path).can_claim(Owner("shop", TIMELINE, 2))
 
 
 # --- people's own tables

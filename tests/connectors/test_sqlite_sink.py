@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,19 @@ from connectors.targets import (
     NOON,
     RICH_ROWS,
     RICH_SCHEMA,
+    TIMELINE,
     WINDOW,
     SparkRows,
     Target,
     Writer,
+    bound,
     orders,
     read_sqlite,
     rich_frame,
 )
 from holdfast import sinks
 from holdfast.connectors.sqlite import sink as sqlite_module
-from holdfast.core.contracts import CommitOutcome, Token
+from holdfast.core.contracts import CommitOutcome, LedgerState, Owner, Token
 from holdfast.errors import PipelineDefinitionError, RetryableSinkError, SinkError
 
 APPEND, UPSERT = BY_NAME["sqlite-append"], BY_NAME["sqlite-upsert"]
@@ -168,6 +171,50 @@ def test_names_that_need_quoting_work(tmp_path: Path, database: sqlite3.Connecti
 def test_names_that_meet_are_refused_at_bind(tmp_path: Path, columns: Any, message: str) -> None:
     with pytest.raises(PipelineDefinitionError, match=message):
         Writer(target(), tmp_path, schema=pa.schema(columns))
+
+
+# --- asking before a start acts
+
+
+def asked(directory: Path, **options: Any) -> LedgerState:
+    return bound(target(**options), directory).can_claim(Owner("shop", TIMELINE, 1))
+
+
+def test_a_place_where_no_file_can_be_is_refused_when_asked(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("a file, no folder")
+    for refused in (lambda: asked(tmp_path), lambda: Writer(target(), tmp_path)):
+        with pytest.raises(RetryableSinkError, match="Not a directory|unable to open"):
+            refused()
+    (tmp_path / "target").unlink()
+    assert asked(tmp_path) == LedgerState(TIMELINE, 1, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_no_database_is_refused_when_asked(tmp_path: Path, database: sqlite3.Connection) -> None:
+    (tmp_path / "target" / "app.db").write_bytes(b"a letter to a friend" * 100)
+    with pytest.raises(SinkError, match="not a database"):
+        asked(tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["wal", "delete", "persist"])
+def test_asking_leaves_a_database_as_it_is_in_every_journal_mode(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "target").mkdir()
+    path = tmp_path / "target" / "app.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA journal_mode={mode}")
+        connection.execute("CREATE TABLE orders (id, name, amount)")
+    before = path.read_bytes()
+    asked(tmp_path, epoch_column=True)
+    assert path.read_bytes() == before
+
+
+def test_a_database_that_somebody_writes_to_asks_for_patience(
+    tmp_path: Path, database: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_module, "_BUSY_SECONDS", 0.05)
+    database.execute("BEGIN IMMEDIATE")
+    with pytest.raises(RetryableSinkError, match="locked"):
+        asked(tmp_path)
 
 
 # --- locks and durability

@@ -1,64 +1,31 @@
 """What sinks into a table of a SQL database do alike, beyond the contract: rewinds, owners, a ledger to look at."""
 
 import json
-import sqlite3
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from connectors import postgres_target
-from connectors.targets import BY_NAME, OTHER_TIMELINE, SCHEMA, TIMELINE, Target, Writer, orders
-from holdfast import sinks
+from connectors.databases import Database
+from connectors.targets import (
+    OTHER_TIMELINE,
+    SCHEMA,
+    TIMELINE,
+    Target,
+    Writer,
+    bound,
+    orders,
+    range_digest,
+)
 from holdfast.connectors.sql_ledger import SqlLedger
-from holdfast.core.contracts import CommitOutcome, LedgerState, OnForeign, RewindOutcome, SinkContext
-from holdfast.errors import Fenced, PipelineDefinitionError
+from holdfast.core.contracts import CommitOutcome, LedgerState, OnForeign, Owner, RewindOutcome, SinkContext
+from holdfast.errors import Fenced, ForeignTimeline, PipelineDefinitionError, SinkError
 
 
-@dataclass(frozen=True)
-class Database:
-    """A database, as its sink and as its user see it."""
-
-    make: Callable[..., Any]
-    directory: Path
-    append: Target
-    run: Callable[[str], list[tuple[Any, ...]]]
-
-    def target(self, **options: Any) -> Target:
-        make = lambda directory: self.make(**{"table": self.table, **options})  # noqa: E731
-        return Target("table", make, self.append.read, output_mode="update" if "key" in options else "append")
-
-    @property
-    def table(self) -> str:
-        in_schema = self.append.name.startswith("postgres")
-        return f"{postgres_target.schema_of(self.directory)}.orders" if in_schema else "orders"
-
-    def query(self, statement: str) -> list[tuple[Any, ...]]:
-        """Run SQL as the user; {s} stands before names of tables."""
-        return self.run(statement.replace("{s}", self.table.removesuffix("orders")))
-
-    def ids(self) -> list[int]:
-        return [id for (id,) in self.query("SELECT id FROM {s}orders ORDER BY id")]
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
-    append = BY_NAME[f"{request.param}-append"]
-    if request.param == "postgres":
-        url = request.getfixturevalue("postgres_url")
-        postgres_target.sql(f"CREATE SCHEMA {postgres_target.schema_of(tmp_path)}")
-        return Database(lambda **options: sinks.postgres(url, **options), tmp_path, append, postgres_target.sql)
-    (tmp_path / "target").mkdir()
-    path = str(tmp_path / "target" / "app.db")
-
-    def run(statement: str) -> list[tuple[Any, ...]]:
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            return connection.execute(statement).fetchall()
-
-    return Database(lambda **options: sinks.sqlite(path, **options), tmp_path, append, run)
+@pytest.fixture
+def database(empty_database: Database) -> Database:
+    """Return one that a user has made."""
+    return empty_database.made()
 
 
 @pytest.mark.parametrize("options", [{}, {"key": "id", "epoch_column": True}])
@@ -129,3 +96,173 @@ def test_options_that_contradict_each_other_are_refused(database: Database, opti
 def test_updates_need_a_key(database: Database) -> None:
     with pytest.raises(PipelineDefinitionError, match=r"replaces rows: give the .* sink a key"):
         database.make(table="orders").bind(SinkContext("out", "shop", SCHEMA, "update", str(database.directory)))
+
+
+# --- what is asked before a start acts
+
+
+def claim(database: Database, generation: int = 9, target: Target | None = None, **options: Any) -> LedgerState:
+    """Ask whether the target can be claimed, through a sink that is not open; nothing may change by that."""
+    sink = bound(target or database.append, database.directory)
+    timeline = options.pop("timeline", TIMELINE)
+    before = database.everything()
+    try:
+        return sink.can_claim(Owner("shop", timeline, generation), **options)
+    finally:
+        sink.close()
+        assert database.everything() == before
+
+
+def test_asking_for_a_target_that_is_not_there_creates_nothing(empty_database: Database) -> None:
+    before = empty_database.everything()
+    assert bound(empty_database.append, empty_database.directory).can_rewind(0) is RewindOutcome.DONE
+    assert empty_database.everything() == before
+    assert claim(empty_database, 3) == LedgerState(TIMELINE, 3, 0)
+    assert Writer(empty_database.append, empty_database.directory, 3).opened == LedgerState(TIMELINE, 3, 0)
+
+
+def test_asking_says_what_opening_says(database: Database) -> None:
+    writer = Writer(database.append, database.directory, 2)
+    writer.write(4, orders(1))
+    found = claim(database, 3)
+    assert found == Writer(database.append, database.directory, 3).opened
+    assert found == LedgerState(TIMELINE, 3, 4, range_digest(4))
+    with pytest.raises(Fenced, match="generation 3"):
+        claim(database, 2)
+
+
+@pytest.mark.parametrize(
+    ("on_foreign", "epoch"), [(OnForeign.REWIND, 0), (OnForeign.ADOPT, 4), (OnForeign.APPEND, 0)]
+)
+def test_asking_for_a_target_of_another_timeline_changes_nothing(
+    database: Database, on_foreign: OnForeign, epoch: int
+) -> None:
+    old = Writer(database.append, database.directory, 2)
+    old.write(4, orders(1))
+    with pytest.raises(ForeignTimeline, match="--sinks rewind"):
+        claim(database, timeline=OTHER_TIMELINE)
+    chosen: dict[str, Any] = {"timeline": OTHER_TIMELINE, "on_foreign": on_foreign, "adopt_epoch": 4}
+    found = claim(database, 1, **chosen)
+    assert found == LedgerState(OTHER_TIMELINE, 1, epoch)
+    old.write(5, orders(2))
+    assert Writer(database.append, database.directory, 1, **chosen).opened == found
+
+
+def test_rows_that_cannot_be_taken_back_are_not_claimed_for_that(database: Database) -> None:
+    by_key = database.target(key="id")
+    Writer(by_key, database.directory).write(1, orders(1))
+    with pytest.raises(SinkError, match="cannot be told from others"):
+        claim(database, target=by_key, timeline=OTHER_TIMELINE, on_foreign=OnForeign.REWIND)
+    assert database.ids() == [1]
+
+
+@pytest.mark.parametrize(
+    ("made", "options", "message"),
+    [
+        ("CREATE TABLE {s}orders (id bigint, name text)", {}, "no column .?amount"),
+        ("CREATE TABLE {s}orders (id bigint, name text, amount float8)", {"key": "id"}, "CREATE UNIQUE INDEX"),
+        ("CREATE VIEW {s}orders AS SELECT 1 AS id", {}, "is a view"),
+    ],
+)
+def test_a_table_that_rows_do_not_fit_is_refused_when_asked(
+    database: Database, made: str, options: dict[str, Any], message: str
+) -> None:
+    database.query(made)
+    target = database.target(**options)
+    for refused in (lambda: claim(database, target=target), lambda: Writer(target, database.directory)):
+        with pytest.raises(SinkError, match=message):
+            refused()
+
+
+def test_a_column_that_opening_adds_is_not_added_by_asking(database: Database) -> None:
+    database.query("CREATE TABLE {s}orders (id bigint, name text, amount float8)")
+    claim(database)
+    with pytest.raises(Exception, match="_holdfast_epoch"):
+        database.query("SELECT orders._holdfast_epoch FROM {s}orders")
+
+
+@pytest.mark.parametrize(
+    ("options", "to_epoch", "expected"),
+    [
+        ({"epoch_column": True}, 1, "done"),
+        ({"epoch_column": True}, 9, "done"),
+        ({}, 1, "impossible"),
+        ({}, 2, "done"),
+        ({"key": "id", "epoch_column": True}, 1, "impossible"),
+        ({"key": "id"}, 3, "done"),
+    ],
+)
+def test_how_a_rewind_would_end_is_said_before_anything_is_open(
+    database: Database, options: dict[str, Any], to_epoch: int, expected: str
+) -> None:
+    target = database.target(**options)
+    writer = Writer(target, database.directory)
+    writer.write(1, orders(1))
+    writer.write(2, orders(2))
+    asked, before = bound(target, database.directory), database.everything()
+    assert asked.can_rewind(to_epoch) == RewindOutcome(expected)
+    asked.close()
+    assert database.everything() == before
+    assert writer.rewind(to_epoch) == RewindOutcome(expected)
+
+
+def test_a_table_that_two_sinks_write_to_cannot_be_rewound(database: Database) -> None:
+    Writer(database.append, database.directory).write(1, orders(1))
+    Writer(database.append, database.directory, pipeline="second").write(1, orders(2))
+    assert bound(database.append, database.directory).can_rewind(0) is RewindOutcome.IMPOSSIBLE
+
+
+# --- what a rewind leaves in the ledger
+
+
+@pytest.mark.parametrize("to_epoch", [1, 2, 7])
+def test_a_rewind_is_noted_even_where_nothing_is_to_be_taken_back(database: Database, to_epoch: int) -> None:
+    first = Writer(database.append, database.directory)
+    first.write(1, orders(1))
+    first.write(2, orders(2))
+    second = Writer(database.append, database.directory, 3)
+    assert second.rewind(to_epoch) is RewindOutcome.DONE
+    found = bound(database.append, database.directory).ledger()
+    assert found == LedgerState(
+        TIMELINE, 3, min(2, to_epoch), range_digest(min(2, to_epoch)), rewound_in=3, rewound_to=to_epoch
+    )
+    assert found.gives_up(TIMELINE, 1, to_epoch + 1)
+    assert Writer(database.append, database.directory, 4).opened == replace(found, generation=4)
+    assert claim(database, 5) == replace(found, generation=5)
+
+
+# --- ledgers of earlier versions
+
+OLD_LEDGER = (
+    "CREATE TABLE {s}_holdfast_ledger (pipeline TEXT NOT NULL, sink TEXT NOT NULL, target TEXT NOT NULL, "
+    "timeline TEXT NOT NULL, generation BIGINT NOT NULL, epoch BIGINT NOT NULL, range_digest TEXT, "
+    "rewinds BIGINT NOT NULL, base BIGINT NOT NULL{nonce}, PRIMARY KEY (pipeline, sink))"
+)
+
+
+@pytest.mark.parametrize("nonce", ["", ", nonce TEXT NOT NULL DEFAULT ''"], ids=["first", "nonce"])
+def test_a_ledger_of_an_earlier_version_is_read_unharmed_and_upgraded_on_open(database: Database, nonce: str) -> None:
+    database.query("CREATE TABLE {s}orders (id bigint, name text, amount double precision, _holdfast_epoch bigint)")
+    database.query("INSERT INTO {s}orders VALUES (1, 'anna', 1.5, 1), (2, 'anna', 2.5, 2)")
+    database.query(OLD_LEDGER.replace("{nonce}", nonce))
+    schema, dot, table = database.table.rpartition(".")
+    target = f'"{schema}"."{table}"' if dot else table
+    database.query(
+        "INSERT INTO {s}_holdfast_ledger "
+        "(pipeline, sink, target, timeline, generation, epoch, range_digest, rewinds, base) "
+        f"VALUES ('shop', 'out', '{target}', '{TIMELINE}', 4, 2, '{range_digest(2)}', 1, 0)"
+    )
+    before = database.everything()
+    reader = bound(database.append, database.directory)
+    assert reader.ledger() == LedgerState(TIMELINE, 4, 2, range_digest(2))
+    assert reader.can_rewind(1) is RewindOutcome.DONE
+    assert claim(database, 5) == LedgerState(TIMELINE, 5, 2, range_digest(2))
+    reader.close()
+    assert database.everything() == before
+    writer = Writer(database.append, database.directory, 5)
+    assert writer.opened == LedgerState(TIMELINE, 5, 2, range_digest(2))
+    assert writer.rewind(1) is RewindOutcome.DONE
+    assert writer.sink.ledger() == LedgerState(TIMELINE, 5, 1, None, rewound_in=5, rewound_to=1)
+    assert database.ids() == [1]
+    writer.write(2, orders(20))
+    assert database.ids() == [1, 20]

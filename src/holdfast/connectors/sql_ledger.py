@@ -13,6 +13,17 @@ from holdfast.core.contracts import Token
 LEDGER = "_holdfast_ledger"
 EPOCHS = "_holdfast_epochs"
 _KEPT_EPOCHS = 1000
+_COLUMNS = {
+    "timeline": "TEXT NOT NULL",
+    "generation": "BIGINT NOT NULL",
+    "epoch": "BIGINT NOT NULL",
+    "range_digest": "TEXT",
+    "rewinds": "BIGINT NOT NULL",
+    "base": "BIGINT NOT NULL",
+}
+"""What the ledger of every version has, beside whose entry it is."""
+_ADDED = {"nonce": ("TEXT", "''"), "rewound_in": ("BIGINT", "0"), "rewound_to": ("BIGINT", "0")}
+"""What later versions added: type, and what an entry without it says."""
 
 
 class Statements(Protocol):
@@ -48,15 +59,16 @@ class SqlLedger:
         self._end_others = f"DELETE FROM {self._ledger} WHERE {same_table} AND timeline <> $2"
 
     def create(self, connection: Statements) -> None:
-        """Create both tables unless they are there."""
+        """Create both tables unless they are there; give a ledger of an earlier version what it lacks."""
+        added = {name: f"{type_} NOT NULL DEFAULT {said}" for name, (type_, said) in _ADDED.items()}
+        columns = ", ".join(f"{name} {declared}" for name, declared in {**_COLUMNS, **added}.items())
         connection.run(
             f"CREATE TABLE IF NOT EXISTS {self._ledger} (pipeline TEXT NOT NULL, sink TEXT NOT NULL, "
-            "target TEXT NOT NULL, timeline TEXT NOT NULL, generation BIGINT NOT NULL, epoch BIGINT NOT NULL, "
-            "range_digest TEXT, rewinds BIGINT NOT NULL, base BIGINT NOT NULL, nonce TEXT NOT NULL DEFAULT '', "
-            "PRIMARY KEY (pipeline, sink))"
+            f"target TEXT NOT NULL, {columns}, PRIMARY KEY (pipeline, sink))"
         )
-        if not self._has_nonce(connection):
-            connection.run(f"ALTER TABLE {self._ledger} ADD COLUMN nonce TEXT NOT NULL DEFAULT ''")
+        there = self._columns(connection)
+        for name in (name for name in added if name not in there):
+            connection.run(f"ALTER TABLE {self._ledger} ADD COLUMN {name} {added[name]}")
         connection.run(
             f"CREATE TABLE IF NOT EXISTS {self._epochs} (timeline TEXT NOT NULL, sink TEXT NOT NULL, "
             "epoch BIGINT NOT NULL, rows BIGINT NOT NULL, range_digest TEXT NOT NULL, "
@@ -65,18 +77,21 @@ class SqlLedger:
 
     def read(self, connection: Statements, *, to_write: bool = True) -> LedgerRecord | None:
         """Return the entry; with `to_write` it stays as it is until the transaction ends."""
-        nonce = "nonce" if self._has_nonce(connection) else "''"
+        there = self._columns(connection)
+        columns = [*_COLUMNS, *(name if name in there else said for name, (_, said) in _ADDED.items())]
         found = connection.run(
-            f"SELECT timeline, generation, epoch, range_digest, rewinds, base, {nonce} FROM {self._ledger} "
+            f"SELECT {', '.join(columns)} FROM {self._ledger} "
             f"WHERE pipeline = $1 AND sink = $2{self._place.lock if to_write else ''}",
             self._pipeline,
             self._sink,
         )
-        return LedgerRecord(UUID(found[0][0]), *found[0][1:]) if found else None
+        if not found:
+            return None
+        return LedgerRecord.from_json_value(dict(zip([*_COLUMNS, *_ADDED], found[0], strict=True)))
 
-    def _has_nonce(self, connection: Statements) -> bool:
-        """Whether the table has the column; asked each time, because a backup may have been put back."""
-        return ("nonce",) in connection.run(self._place.columns, self._ledger)
+    def _columns(self, connection: Statements) -> set[str]:
+        """Return the ledger's columns; asked each time, because a backup may have been put back."""
+        return {name for (name,) in connection.run(self._place.columns, self._ledger)}
 
     def write(self, connection: Statements, record: LedgerRecord) -> None:
         """Replace the entry."""
@@ -118,9 +133,10 @@ class SqlLedger:
         connection.run(self._delete_epochs(">"), timeline, self._sink, to_epoch)
         return record.rewound(to_epoch, found[0][0] if found else None)
 
-    def other_timelines(self, connection: Statements) -> set[UUID]:
-        """Return who else has an entry for this sink's table."""
-        found = connection.run(self._others + self._place.lock, self._target, self._pipeline, self._sink)
+    def other_timelines(self, connection: Statements, *, to_write: bool = True) -> set[UUID]:
+        """Return who else has an entry for this sink's table; with `to_write` those stay as they are."""
+        lock = self._place.lock if to_write else ""
+        found = connection.run(self._others + lock, self._target, self._pipeline, self._sink)
         return {UUID(row[0]) for row in found}
 
     def end_others(self, connection: Statements, timeline: UUID) -> None:

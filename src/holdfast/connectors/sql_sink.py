@@ -33,17 +33,24 @@ class TableSink(ABC):
     """A sink whose table and ledger change in one transaction."""
 
     _owner: Owner
+    _key: tuple[str, ...]
+    _epoch_column: bool
     _target: TargetTable
     _ledger: SqlLedger
     _rewinds: int
 
+    def can_claim(
+        self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0
+    ) -> LedgerState:
+        """Begin to claim the target and roll that back: what would refuse the claim has refused it."""
+        with self._claiming(owner, keep=False) as connection:
+            return self._decide(connection, owner, on_foreign, adopt_epoch).record.state()
+
     def open(self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0) -> LedgerState:
         """Create table and ledger when missing and claim them in one transaction."""
         self._owner = owner
-        with self._claiming() as connection:
-            others = self._ledger.other_timelines(connection) - {owner.timeline}
-            other = min(others, default=None, key=str)
-            decided = claim(self._ledger.read(connection), other, owner, on_foreign, adopt_epoch)
+        with self._claiming(owner) as connection:
+            decided = self._decide(connection, owner, on_foreign, adopt_epoch)
             record = decided.record
             if decided.takes_over is not None:
                 record = self._take_over(connection, decided, on_foreign)
@@ -52,14 +59,21 @@ class TableSink(ABC):
         self._remove_staged(staged for staged in self._all_staged() if self._is_settled(staged, record))
         return record.state()
 
+    def _decide(self, connection: Statements, owner: Owner, on_foreign: OnForeign, adopt_epoch: int) -> Claim:
+        """Return what the claim comes to, or refuse it; nothing is changed."""
+        others = self._ledger.other_timelines(connection) - {owner.timeline}
+        other = min(others, default=None, key=str)
+        decided = claim(self._ledger.read(connection), other, owner, on_foreign, adopt_epoch)
+        if decided.takes_over is not None and on_foreign is OnForeign.REWIND and not self._knows_epochs:
+            raise SinkError(
+                f"rows of timeline {decided.takes_over} cannot be told from others in table "
+                f"'{self._target.name}': only an append table with epoch_column=True can be rewound. Remove them "
+                "by hand and choose --sinks append"
+            )
+        return decided
+
     def _take_over(self, connection: Statements, decided: Claim, on_foreign: OnForeign) -> LedgerRecord:
         if on_foreign is OnForeign.REWIND:
-            if not self._knows_epochs:
-                raise SinkError(
-                    f"rows of timeline {decided.takes_over} cannot be told from others in table "
-                    f"'{self._target.name}': only an append table with epoch_column=True can be rewound. Remove them "
-                    "by hand and choose --sinks append"
-                )
             connection.run(self._target.remove_after(0))
         if on_foreign is not OnForeign.APPEND:
             self._ledger.end_others(connection, decided.record.timeline)
@@ -72,6 +86,21 @@ class TableSink(ABC):
         """Remove what lower attempts at the epoch staged."""
         ours = self._staged_name(ref)
         self._remove_staged(staged for staged in self._all_staged() if staged.precedes(ours))
+
+    def ledger(self) -> LedgerState | None:
+        """Ask the database, on a connection of its own, without locks: another may hang in a commit."""
+        with self._looking() as found:
+            record = found and found[1].read(found[0], to_write=False)
+        return record.state() if record else None
+
+    def can_rewind(self, to_epoch: int) -> RewindOutcome:
+        """Ask the database, as `ledger` does."""
+        with self._looking() as found:
+            record = found and found[1].read(found[0], to_write=False)
+            if not found or not record or to_epoch >= record.epoch:
+                return RewindOutcome.DONE
+            shared = found[1].other_timelines(found[0], to_write=False)
+        return RewindOutcome.DONE if self._knows_epochs and not shared else RewindOutcome.IMPOSSIBLE
 
     def rewind(self, to_epoch: int) -> RewindOutcome:
         """Delete rows of later epochs; only in an append table with the epoch column that no other sink writes to."""
@@ -91,7 +120,7 @@ class TableSink(ABC):
     @property
     def _knows_epochs(self) -> bool:
         """Whether the table says of every row which epoch it came with."""
-        return self._target.with_epoch and not self._target.key
+        return self._epoch_column and not self._key
 
     def _is_settled(self, staged: StagedName, record: LedgerRecord) -> bool:
         """Whether nobody can need these rows any more: the ledger has passed their epoch."""
@@ -99,8 +128,12 @@ class TableSink(ABC):
         return staged.is_same_sink(mine) and staged.epoch <= record.epoch
 
     @abstractmethod
-    def _claiming(self) -> contextlib.AbstractContextManager[Statements]:
-        """Open a transaction that holds other claims off, with table and ledger there."""
+    def _claiming(self, owner: Owner, *, keep: bool = True) -> contextlib.AbstractContextManager[Statements]:
+        """Open a transaction that holds other claims off, with table and ledger there; roll it back unless `keep`."""
+
+    @abstractmethod
+    def _looking(self) -> contextlib.AbstractContextManager[tuple[Statements, SqlLedger] | None]:
+        """Open a transaction that only reads, on a connection of its own; None where there is no ledger."""
 
     @abstractmethod
     def _changing(self) -> contextlib.AbstractContextManager[Statements]:

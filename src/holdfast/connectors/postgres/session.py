@@ -69,8 +69,8 @@ class Session:
         self._in_use = threading.Lock()
 
     @contextlib.contextmanager
-    def transaction(self, *, decides: bool = False) -> Iterator[Transaction]:
-        """Open a transaction, committed at the end of the block and rolled back by any error in it.
+    def transaction(self, *, decides: bool = False, keep: bool = True) -> Iterator[Transaction]:
+        """Open a transaction, committed at the end of the block (unless not to `keep`), rolled back by any error.
 
         Errors are those of the sink contract. A COMMIT without an answer is an `UnknownOutcome` for a transaction
         that `decides` something; any other may simply be repeated.
@@ -84,7 +84,10 @@ class Session:
                 if isinstance(error, ServerError):
                     raise for_engine(self._address.hide(str(error)), error) from error
                 raise
-            self._commit(transaction, decides)
+            if keep:
+                self._commit(transaction, decides)
+            else:
+                self._roll_back(transaction)
 
     def close(self) -> None:
         """Let go of the connection, unless a call still hangs in it: then it goes with that call."""

@@ -46,7 +46,7 @@ from holdfast.core.contracts import (
     CommitOutcome,
     EpochRef,
     Guarantee,
-    LedgerState,
+    Owner,
     Prepared,
     Rows,
     SinkContext,
@@ -139,27 +139,27 @@ class PostgresSink(TableSink):
         if set(self._rows.names) <= set(self._omit):
             raise PipelineDefinitionError("no column is left to be written")
 
-    # open, abort, rewind: TableSink
+    # open, abort, ledger, rewind: TableSink
 
     @contextlib.contextmanager
-    def _claiming(self) -> Iterator[Transaction]:
-        with self._changing() as connection:
+    def _claiming(self, owner: Owner, *, keep: bool = True) -> Iterator[Transaction]:
+        with self._session.transaction(keep=keep) as connection:
             connection.run("SELECT pg_advisory_xact_lock($1)", _CLAIM_LOCK)
             self._schema, self._target, self._ledger = self._located(connection)
             if not connection.run("SELECT 1 FROM pg_namespace WHERE nspname = $1", self._schema):
                 connection.run(f"CREATE SCHEMA {quoted(self._schema)}")
             self._ledger.create(connection)
             create_parts(connection, self._schema)
-            self._refuse_lost_table(connection)
+            self._refuse_lost_table(connection, owner)
             ensure_table(connection, self._target, create=self._create)
             refuse_differences(self._target, columns_of(connection, self._target.sql), self._rows, self._omit)
-            self._try_staging(connection)
+            self._try_staging(connection, owner)
             yield connection
 
-    def _refuse_lost_table(self, connection: Transaction) -> None:
+    def _refuse_lost_table(self, connection: Transaction, owner: Owner) -> None:
         """Refuse to go on behind rows that are not there any more."""
         record = self._ledger.read(connection)
-        ours = record is not None and record.timeline == self._owner.timeline and record.epoch > 0
+        ours = record is not None and record.timeline == owner.timeline and record.epoch > 0
         if ours and not exists(connection, self._target.sql):
             assert record is not None
             raise SinkBehind(
@@ -167,9 +167,9 @@ class PostgresSink(TableSink):
                 "restore it, or start over with --fresh"
             )
 
-    def _try_staging(self, connection: Transaction) -> None:
+    def _try_staging(self, connection: Transaction, owner: Owner) -> None:
         """Find out before the first epoch whether rows can be staged: privileges, and a `delete_when` that is SQL."""
-        staging = self._staging(self._staged_name(EpochRef(self._owner.timeline, self._owner.generation, 0, 0)))
+        staging = self._staging(self._staged_name(EpochRef(owner.timeline, owner.generation, 0, 0)))
         try:
             staging.create(connection)
         except ServerError as error:
@@ -285,14 +285,11 @@ class PostgresSink(TableSink):
 
     # looking
 
-    def ledger(self) -> LedgerState | None:
-        """Ask the database, on a connection of its own: ours may hang in a commit."""
+    @contextlib.contextmanager
+    def _looking(self) -> Iterator[tuple[Transaction, SqlLedger] | None]:
         with self._asking() as connection:
             schema, _, ledger = self._located(connection)
-            if not exists(connection, f"{quoted(schema)}.{quoted(LEDGER)}"):
-                return None
-            record = ledger.read(connection, to_write=False)
-        return None if record is None else record.state()
+            yield (connection, ledger) if exists(connection, f"{quoted(schema)}.{quoted(LEDGER)}") else None
 
     def staged(self, token: Token) -> Any:
         """Read a staging table, on a connection of its own."""

@@ -9,6 +9,7 @@ database (closing a file in one drops the locks of the other). Only the standard
 """
 
 import contextlib
+import errno
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -38,7 +39,7 @@ from holdfast.core.contracts import (
     CommitOutcome,
     EpochRef,
     Guarantee,
-    LedgerState,
+    Owner,
     Prepared,
     Rows,
     SinkContext,
@@ -48,6 +49,7 @@ from holdfast.errors import PipelineDefinitionError, RetryableSinkError, SinkErr
 from holdfast.stores import durable
 
 _STAGED_ROWS = 'holdfast_staged."rows"'
+_NOWHERE = ":memory:"
 _BUSY_SECONDS = 5.0
 _TRY_AGAIN = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN}
 
@@ -105,9 +107,15 @@ class SqliteSink(TableSink):
         self._ledger = SqlLedger(place, self._pipeline, self._name, self._table)
 
     @contextlib.contextmanager
-    def _claiming(self) -> Iterator[SqliteConnection]:
-        durable.make_directories(os.path.dirname(self._path))
-        with self._database(create=True) as connection, self._transaction(connection):
+    def _claiming(self, owner: Owner, *, keep: bool = True) -> Iterator[SqliteConnection]:
+        path = self._path
+        with _translated():
+            if keep:
+                durable.make_directories(os.path.dirname(path))
+            elif not os.path.exists(path):
+                _refuse_unwritable(path)
+                path = _NOWHERE
+        with self._database(path, create=keep) as connection, self._transaction(connection, keep=keep):
             self._ledger.create(connection)
             ensure_table(connection, self._target)
             yield connection
@@ -218,13 +226,13 @@ class SqliteSink(TableSink):
         with _translated():
             return read_staged(self._staging, token, self._schema)
 
-    def ledger(self) -> LedgerState | None:
-        """Ask the database, on a connection of its own, without locking it."""
+    @contextlib.contextmanager
+    def _looking(self) -> Iterator[tuple[SqliteConnection, SqlLedger] | None]:
         if not os.path.exists(self._path):
-            return None
+            yield None
+            return
         with self._database() as connection:
-            record = self._read(connection)
-        return None if record is None else record.state()
+            yield (connection, self._ledger) if has_table(connection, LEDGER) else None
 
     def _read(self, connection: SqliteConnection) -> LedgerRecord | None:
         return self._ledger.read(connection) if has_table(connection, LEDGER) else None
@@ -249,9 +257,11 @@ class SqliteSink(TableSink):
             durable.remove(f"{self._staged(staged)}.parquet")
 
     @contextlib.contextmanager
-    def _database(self, *, attach: str | None = None, create: bool = False) -> Iterator[SqliteConnection]:
+    def _database(
+        self, path: str | None = None, *, attach: str | None = None, create: bool = False
+    ) -> Iterator[SqliteConnection]:
         """Open the target for a moment. Every commit is flushed, in every journal mode."""
-        uri = f"file:{quote(self._path)}?mode={'rwc' if create else 'rw'}"
+        uri = f"file:{quote(path or self._path)}?mode={'rwc' if create else 'rw'}"
         with _translated():
             connection = sqlite3.connect(
                 uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, factory=SqliteConnection
@@ -263,19 +273,33 @@ class SqliteSink(TableSink):
                 yield connection
 
     @contextlib.contextmanager
-    def _transaction(self, connection: SqliteConnection) -> Iterator[None]:
+    def _transaction(self, connection: SqliteConnection, *, keep: bool = True) -> Iterator[None]:
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield
         except BaseException:
             connection.rollback()
             raise
+        if not keep:
+            connection.rollback()
+            return
         try:
             connection.execute("COMMIT")
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_IOERR:
                 raise
             raise UnknownOutcome(f"committing: {error}") from error
+
+
+def _refuse_unwritable(path: str) -> None:
+    """Refuse a place where no file could be created; what is missing above it is created with it."""
+    folder = os.path.dirname(path)
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    if not os.path.isdir(folder):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
 
 
 def _count(connection: SqliteConnection) -> int:
