@@ -26,6 +26,8 @@ TRAPS = "tests/spark/test_traps.py"
 RECOVERY = "tests/spark/test_pipeline_recovery.py"
 TABLES = "tests/spark/test_reference_tables.py"
 DELTA = ("tests/connectors/test_delta_source.py", "tests/connectors/test_delta_rows.py")
+FILES = ("tests/connectors/test_files_sink.py", "-k", "not spark")
+CONSOLE = ("tests/connectors/test_console_sinks.py", "-k", "not large")
 DELTA_LOST = ("tests/connectors/test_delta_history_lost.py",)
 PINS = ("tests/engine/test_reference_pins.py",)
 MYSQL = ("tests/connectors/test_mysql_cdc.py",)
@@ -255,6 +257,62 @@ GUARDS = [
         "    if record.epoch != token.previous or token.epoch < token.previous:\n",
         "    if False:\n",
         SINKS,
+    ),
+    Guard(
+        "files sink: the name of a committed epoch is flushed",
+        "connectors/files.py",
+        "        os.rename(folder, self._epoch_folder(number))\n        durable.sync_file(self._path)\n",
+        "        os.rename(folder, self._epoch_folder(number))\n",
+        FILES,
+    ),
+    Guard(
+        "files sink: the name of a commit record is flushed",
+        "connectors/files.py",
+        "        durable.sync_file(folder)\n        number",
+        "        number",
+        FILES,
+    ),
+    Guard(
+        "files sink: a folder that was taken back is flushed away",
+        "connectors/files.py",
+        'f"{_REMOVED}{above}-{new_token()}"))\n            durable.sync_file(self._path)\n',
+        'f"{_REMOVED}{above}-{new_token()}"))\n',
+        FILES,
+    ),
+    Guard(
+        "files sink: staged rows are shown in the format they were prepared in",
+        "connectors/files.py",
+        "_format_of(Form.of(token, self._form))",
+        "self._format",
+        FILES,
+    ),
+    Guard(
+        "files sink: a rewind that removes nothing leaves the document's epoch",
+        "connectors/files.py",
+        "(self._folder.floor() or record).rewound(to_epoch, None)",
+        "record.rewound(to_epoch, None)",
+        FILES,
+    ),
+    Guard(
+        "files sink: a place that cannot be used is told before the claim",
+        "connectors/files.py",
+        "            self._folder.refuse_unwritable()\n",
+        "",
+        FILES,
+    ),
+    Guard(
+        "console: it counts by the text it prepared",
+        "connectors/console.py",
+        "Form.of(token, Form(self._schema, {_SHOWN: self._shown})).settings[_SHOWN]",
+        "self._shown",
+        CONSOLE,
+    ),
+    Guard(
+        "console and memory: the process has its name",
+        "connectors/console.py",
+        "replace(record, generation=owner.generation, nonce=owner.nonce)",
+        "replace(record, generation=owner.generation)",
+        CONSOLE,
     ),
     Guard(
         "a commit checks the row count",

@@ -5,7 +5,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -30,6 +30,7 @@ from holdfast.core.contracts import (
     SinkContext,
     Token,
 )
+from holdfast.core.forms import COLUMNS, FORM
 from holdfast.stores.materials import open_materials
 
 TIMELINE = UUID("01890a5d-ac96-774b-bcce-b302099a8057")
@@ -313,15 +314,16 @@ class Writer:
         schema: pa.Schema = SCHEMA,
         pipeline: str = "shop",
         machine: str | None = None,
+        nonce: str = "",
     ) -> None:
         self.sink = bound(target, directory, schema, pipeline, machine)
-        self.schema, self.timeline, self.generation = schema, timeline, generation
-        owner = Owner(pipeline, timeline, generation)
+        self.schema, self.timeline, self.generation, self.nonce = schema, timeline, generation, nonce
+        owner = Owner(pipeline, timeline, generation, nonce)
         self.opened = self.sink.open(owner, on_foreign=on_foreign, adopt_epoch=adopt_epoch)
         self.epoch = self.opened.epoch
 
     def ref(self, epoch: int, attempt: int = 0) -> EpochRef:
-        return EpochRef(self.timeline, self.generation, epoch, attempt)
+        return EpochRef(self.timeline, self.generation, epoch, attempt, self.nonce)
 
     def prepare(self, epoch: int, rows: list[Row], attempt: int = 0, *, digest: str | None = None) -> Token:
         """Prepare rows and return the token as a manifest would give it back."""
@@ -335,6 +337,7 @@ class Writer:
             prepared.rows,
             digest or range_digest(epoch),
             prepared.payload,
+            self.nonce,
         )
         return Token.from_json_value(json.loads(json.dumps(token.to_json_value())))
 
@@ -374,6 +377,21 @@ def bound(
 def ledger(target: Target, directory: Path) -> LedgerState | None:
     """Ask the target through a sink that never opened it."""
     return bound(target, directory).ledger()
+
+
+def contents(directory: Path) -> dict[str, bytes | None]:
+    """Return every file below a directory with its bytes, and every folder."""
+    return {str(path): path.read_bytes() if path.is_file() else None for path in directory.rglob("*")}
+
+
+def without_form(token: Token) -> Token:
+    """Return a token as it was sealed before tokens said what their rows were prepared as."""
+    return replace(token, payload={key: value for key, value in token.payload.items() if key != FORM})
+
+
+def with_only_columns(token: Token) -> Token:
+    """Return a token without a form as the engine completes it from the progress record."""
+    return replace(token, payload={**token.payload, FORM: {COLUMNS: token.payload[FORM][COLUMNS]}})
 
 
 def range_digest(epoch: int) -> str:

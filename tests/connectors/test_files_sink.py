@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,18 +22,32 @@ from connectors.targets import (
     SparkRows,
     Target,
     Writer,
+    bound,
+    contents,
     ledger,
     orders,
     range_digest,
     rich_frame,
+    with_only_columns,
+    without_form,
 )
 from holdfast import sinks
-from holdfast.core.contracts import CommitOutcome, LedgerState, OnForeign, RewindOutcome, SinkContext, Token
-from holdfast.errors import ForeignTimeline, PipelineDefinitionError, SinkError
+from holdfast.core.contracts import (
+    CommitOutcome,
+    LedgerState,
+    OnForeign,
+    Owner,
+    RewindOutcome,
+    SinkContext,
+    Token,
+)
+from holdfast.core.forms import FORM
+from holdfast.errors import Fenced, ForeignTimeline, PipelineDefinitionError, RetryableSinkError, SinkError
 
 PARQUET, JSON, CSV = BY_NAME["files-parquet"], BY_NAME["files-json"], BY_NAME["files-csv"]
 FLAT_SCHEMA = pa.schema([field for field in RICH_SCHEMA if field.name not in ("w", "tags", "counts", "data")])
 FLAT_ROWS = [{name: row[name] for name in FLAT_SCHEMA.names} for row in RICH_ROWS]
+NEW_KEYS = {"nonce", "rewound_in", "rewound_to"}
 JSON_ROWS = [
     {
         "id": 1,
@@ -215,6 +231,191 @@ def test_staged_rows_with_a_strange_file_are_refused(tmp_path: Path) -> None:
     (staged / "part-00001.parquet").write_bytes((staged / "part-00000.parquet").read_bytes())
     with pytest.raises(SinkError, match="does not belong"):
         writer.commit(token)
+
+
+def test_a_ledger_of_an_earlier_version_is_read_and_gets_what_it_lacks(tmp_path: Path) -> None:
+    old = Writer(PARQUET, tmp_path)
+    old.write(1, orders(1))
+    old.write(2, orders(2))
+    path = tmp_path / "target" / "_holdfast" / "ledger.json"
+    kept = {key: value for key, value in json.loads(path.read_text()).items() if key not in NEW_KEYS}
+    path.write_text(json.dumps(kept))
+    heir = Writer(PARQUET, tmp_path, 2, nonce="0a0b0c0d")
+    assert heir.opened == LedgerState(TIMELINE, 2, 2, range_digest(2), "0a0b0c0d")
+    assert heir.rewind(1) is RewindOutcome.DONE
+    assert ledger(PARQUET, tmp_path) == LedgerState(TIMELINE, 2, 1, range_digest(1), "0a0b0c0d", 2, 1)
+    assert set(json.loads(path.read_text())) == {*kept, *NEW_KEYS}
+
+
+def test_a_rewind_of_a_folder_that_is_not_ahead_is_noted_and_removes_nothing(tmp_path: Path) -> None:
+    Writer(PARQUET, tmp_path).write(1, orders(1))
+    heir = Writer(PARQUET, tmp_path, 2)
+    stale = heir.prepare(2, orders(2))
+    for epoch in (1, 4):
+        assert heir.sink.rewind(epoch) is RewindOutcome.DONE
+        found = heir.sink.ledger()
+        assert found == LedgerState(TIMELINE, 2, 1, range_digest(1), "", 2, epoch)
+        assert found.gives_up(TIMELINE, 1, 5)
+    with pytest.raises(SinkError, match="before the target was rewound"):
+        heir.sink.commit(stale)
+    assert Writer(PARQUET, tmp_path, 3).opened == replace(found, generation=3)
+    (tmp_path / "target" / "holdfast_epoch=1").rename(tmp_path / "elsewhere")
+    missed = ledger(PARQUET, tmp_path)
+    assert missed is not None
+    assert missed.epoch == 0
+
+
+# --- asking first
+
+
+@pytest.mark.parametrize("on_foreign", [OnForeign.REWIND, OnForeign.ADOPT, OnForeign.APPEND])
+def test_what_a_claim_would_come_to_is_told_without_making_anything(tmp_path: Path, on_foreign: OnForeign) -> None:
+    sink, owner = bound(PARQUET, tmp_path), Owner("shop", TIMELINE, 1, "0a0b0c0d")
+    assert sink.can_claim(owner) == LedgerState(TIMELINE, 1, 0, None, "0a0b0c0d")
+    assert sink.can_rewind(0) is RewindOutcome.DONE
+    assert contents(tmp_path) == {}
+    Writer(PARQUET, tmp_path, nonce="0a0b0c0d").write(3, orders(1))
+    heir = Owner("shop", TIMELINE, 2, "00000001")
+    stranger = Owner("shop", TIMELINE.__class__(int=7), 1, "00000002")
+    before = contents(tmp_path)
+    assert sink.can_claim(heir) == LedgerState(TIMELINE, 2, 3, range_digest(3), "00000001")
+    found = sink.can_claim(stranger, on_foreign=on_foreign, adopt_epoch=5)
+    assert sink.can_rewind(0) is RewindOutcome.DONE
+    assert contents(tmp_path) == before
+    assert bound(PARQUET, tmp_path).open(stranger, on_foreign=on_foreign, adopt_epoch=5) == found
+
+
+def test_a_claim_that_would_be_refused_is_refused_without_changing_anything(tmp_path: Path) -> None:
+    Writer(PARQUET, tmp_path, 2, nonce="0a0b0c0d").write(1, orders(1))
+    sink, before = bound(PARQUET, tmp_path), contents(tmp_path)
+    refusals: list[tuple[type[Exception], Owner]] = [
+        (Fenced, Owner("shop", TIMELINE, 1, "0a0b0c0d")),
+        (Fenced, Owner("shop", TIMELINE, 2, "00000001")),
+        (ForeignTimeline, Owner("shop", TIMELINE.__class__(int=7), 9)),
+    ]
+    for error, owner in refusals:
+        with pytest.raises(error) as asked:
+            sink.can_claim(owner)
+        with pytest.raises(error) as opened:
+            bound(PARQUET, tmp_path).open(owner)
+        assert str(asked.value) == str(opened.value)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["target", "target/old.parquet", "target/_holdfast", "target/.holdfast-staging"])
+def test_a_place_that_cannot_be_used_is_told_before_the_claim(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    before = contents(tmp_path)
+    with pytest.raises((SinkError, RetryableSinkError), match=r"not ours|Not a directory"):
+        bound(PARQUET, tmp_path).can_claim(Owner("shop", TIMELINE, 1))
+    assert contents(tmp_path) == before
+    with pytest.raises((SinkError, RetryableSinkError)):
+        bound(PARQUET, tmp_path).open(Owner("shop", TIMELINE, 1))
+
+
+# --- rows are what they were prepared as
+
+NARROW = pa.schema([SCHEMA.field("id"), SCHEMA.field("name")])
+WIDE = pa.schema([pa.field("more", pa.string()), *SCHEMA])
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json", "csv"])
+@pytest.mark.parametrize("today", [NARROW, WIDE], ids=["column dropped", "column added"])
+def test_an_epoch_has_the_columns_and_the_format_it_was_prepared_with(
+    tmp_path: Path, kind: str, today: pa.Schema
+) -> None:
+    target = BY_NAME[f"files-{kind}"]
+    token = Writer(target, tmp_path).prepare(1, orders(1, 2))
+    other = JSON if kind == "parquet" else PARQUET
+    reader = bound(other, tmp_path, today)
+    found = reader.staged(token)
+    assert found.schema.equals(SCHEMA)
+    assert found.to_pylist() == orders(1, 2)
+    assert Writer(other, tmp_path, 2, schema=today).commit(token) is CommitOutcome.DONE
+    assert target.read(tmp_path) == orders(1, 2)
+
+
+@pytest.mark.parametrize("older", [without_form, with_only_columns])
+def test_a_token_from_before_there_were_forms_is_shown_as_the_sink_is_today(tmp_path: Path, older: Any) -> None:
+    token = older(Writer(JSON, tmp_path).prepare(1, orders(1)))
+    heir = Writer(JSON, tmp_path, 2)
+    assert heir.sink.staged(token).to_pylist() == orders(1)
+    assert heir.commit(token) is CommitOutcome.DONE
+    assert JSON.read(tmp_path) == orders(1)
+
+
+def test_a_format_of_a_later_version_is_refused_by_name(tmp_path: Path) -> None:
+    writer = Writer(PARQUET, tmp_path)
+    token = writer.prepare(1, orders(1))
+    form = {**token.payload[FORM], "format": "orc"}
+    strange = replace(token, payload={**token.payload, FORM: form})
+    with pytest.raises(SinkError, match="prepared as 'orc'"):
+        Writer(PARQUET, tmp_path, 2).commit(strange)
+    with pytest.raises(SinkError, match="prepared as 'orc'"):
+        writer.sink.staged(strange)
+
+
+# --- a power loss
+
+
+class LossyDisk:
+    """What of real folders is left when the power goes: names and bytes as they were when they were last flushed."""
+
+    def __init__(self) -> None:
+        self._folders: dict[int, dict[str, int]] = {}
+        self._files: dict[int, bytes] = {}
+        self._flush = os.fsync
+
+    def fsync(self, descriptor: int) -> None:
+        """Flush a file or the names in a folder, and remember what is durable of it from now on."""
+        self._flush(descriptor)
+        path, number = os.readlink(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor).st_ino
+        self._folders.pop(number, None)
+        self._files.pop(number, None)
+        if os.path.isdir(path):
+            self._folders[number] = {entry.name: entry.inode() for entry in os.scandir(path)}
+        else:
+            self._files[number] = Path(path).read_bytes()
+
+    def survives(self, folder: Path, copy: Path) -> None:
+        """Write what is left of a folder into another one."""
+        for path, data in self._below(folder.stat().st_ino, copy):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+    def _below(self, number: int, path: Path) -> Iterator[tuple[Path, bytes]]:
+        if number in self._files:
+            yield path, self._files[number]
+        for name, child in self._folders.get(number, {}).items():
+            yield from self._below(child, path / name)
+
+
+@pytest.fixture
+def lossy_disk(monkeypatch: pytest.MonkeyPatch) -> LossyDisk:
+    disk = LossyDisk()
+    monkeypatch.setattr(os, "fsync", disk.fsync)
+    return disk
+
+
+def test_an_epoch_that_was_committed_is_there_after_a_power_loss(tmp_path: Path, lossy_disk: LossyDisk) -> None:
+    writer = Writer(PARQUET, tmp_path)
+    for epoch in (1, 2):
+        writer.write(epoch, orders(epoch))
+        after = tmp_path / f"after {epoch}"
+        lossy_disk.survives(tmp_path / "target", after / "target")
+        assert ledger(PARQUET, after) == LedgerState(TIMELINE, 1, epoch, range_digest(epoch))
+        assert PARQUET.read(after) == orders(*range(1, epoch + 1))
+
+
+def test_epochs_that_were_taken_back_do_not_return_after_a_power_loss(tmp_path: Path, lossy_disk: LossyDisk) -> None:
+    writer = Writer(PARQUET, tmp_path)
+    for epoch in (1, 2):
+        writer.write(epoch, orders(epoch))
+    assert writer.rewind(1) is RewindOutcome.DONE
+    lossy_disk.survives(tmp_path / "target", tmp_path / "after" / "target")
+    assert ledger(PARQUET, tmp_path / "after") == LedgerState(TIMELINE, 1, 1, range_digest(1), "", 1, 1)
+    assert PARQUET.read(tmp_path / "after") == orders(1)
 
 
 # --- what is refused

@@ -4,8 +4,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TextIO
+from uuid import UUID
 
 from holdfast.connectors.extras import pa
+from holdfast.connectors.forms import Form
 from holdfast.connectors.ledger import REWINDS, LedgerRecord, fenced, must_commit
 from holdfast.connectors.parquet_files import expect_rows
 from holdfast.core.contracts import (
@@ -24,6 +26,8 @@ from holdfast.core.contracts import (
 from holdfast.errors import Fenced, SinkError
 
 _WIDEST = 40
+_SHOWN = "rows"
+"""Key in the form of an epoch: how many of its rows are in the text."""
 
 
 class _Forgetful:
@@ -38,16 +42,31 @@ class _Forgetful:
 
     def bind(self, context: SinkContext) -> None:
         """Take any rows."""
+        self._schema = context.schema
+
+    def can_claim(
+        self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0
+    ) -> LedgerState:
+        """Return where `open` would begin."""
+        return self._claimed(owner, adopt_epoch).state()
+
+    def can_rewind(self, to_epoch: int) -> RewindOutcome:
+        """Say that this process can count from any epoch."""
+        return RewindOutcome.DONE
 
     def open(self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0) -> LedgerState:
         """Begin at the epoch the pipeline goes on from, or where this process stands."""
         self._owner = owner
-        if self._record is None or self._record.timeline != owner.timeline:
-            self._record = LedgerRecord(owner.timeline, owner.generation, adopt_epoch)
-        if self._record.generation > owner.generation:
-            raise fenced(self._record, owner)
-        self._record = replace(self._record, generation=owner.generation)
+        self._record = self._claimed(owner, adopt_epoch)
         return self._record.state()
+
+    def _claimed(self, owner: Owner, adopt_epoch: int) -> LedgerRecord:
+        record = self._record
+        if record is None or record.timeline != owner.timeline:
+            return LedgerRecord(owner.timeline, owner.generation, adopt_epoch, nonce=owner.nonce)
+        if record.generation > owner.generation:
+            raise fenced(record, owner)
+        return replace(record, generation=owner.generation, nonce=owner.nonce)
 
     def ledger(self) -> LedgerState | None:
         """Return what this process remembers."""
@@ -77,13 +96,15 @@ class ConsoleSink(_Forgetful):
         """Keep the text in the token, so that it is printed even if another process commits."""
         table = rows.arrow() if rows.small else rows.dataframe().limit(self._shown).toArrow()
         text = _as_text(table.schema.names, table.slice(0, self._shown).to_pylist())
-        return Prepared(rows.count, {REWINDS: self._opened().rewinds, "text": text})
+        form = Form(table.schema, {_SHOWN: self._shown})
+        return Prepared(rows.count, {REWINDS: self._opened().rewinds, "text": text, **form.to_payload()})
 
     def commit(self, token: Token) -> CommitOutcome:
         """Print."""
         if not must_commit(self._record, self._owner, token):
             return CommitOutcome.ALREADY_DONE
-        hidden = token.rows - min(token.rows, self._shown)
+        shown = Form.of(token, Form(self._schema, {_SHOWN: self._shown})).settings[_SHOWN]
+        hidden = token.rows - min(token.rows, shown)
         more = f"\n... and {hidden} more" if hidden else ""
         print(f"epoch {token.epoch}: {token.rows} rows\n{token.payload['text']}{more}", file=self._file or sys.stdout)
         self._record = self._opened().after(token)
@@ -131,7 +152,7 @@ class MemorySink(_Forgetful):
         """Show the rows; those that another process staged are gone with it."""
         if not must_commit(self._record, self._owner, token):
             return CommitOutcome.ALREADY_DONE
-        ref = EpochRef(self._owner.timeline, token.generation, token.epoch, token.attempt)
+        ref = _ref_of(token, self._owner.timeline)
         self._epochs[token.epoch] = self._staged.pop(ref, pa.table({}))
         self._record = self._opened().after(token)
         return CommitOutcome.DONE
@@ -142,7 +163,7 @@ class MemorySink(_Forgetful):
 
     def staged(self, token: Token) -> Any:
         """Return rows that this process keeps aside."""
-        ref = self._record and EpochRef(self._record.timeline, token.generation, token.epoch, token.attempt)
+        ref = self._record and _ref_of(token, self._record.timeline)
         if ref is None or ref not in self._staged:
             raise SinkError("staged rows are gone: they were in the memory of another process")
         expect_rows(self._staged[ref].num_rows, token.rows)
@@ -153,6 +174,10 @@ class MemorySink(_Forgetful):
         self._epochs = {epoch: rows for epoch, rows in self._epochs.items() if epoch <= to_epoch}
         self._record = self._opened().rewound(to_epoch, None)
         return RewindOutcome.DONE
+
+
+def _ref_of(token: Token, timeline: UUID) -> EpochRef:
+    return EpochRef(timeline, token.generation, token.epoch, token.attempt, token.nonce)
 
 
 def _as_text(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:

@@ -24,9 +24,10 @@ from holdfast.clock import new_token
 from holdfast.connectors import disk_trouble
 from holdfast.connectors.arrow_types import plain_schema
 from holdfast.connectors.extras import pa
-from holdfast.connectors.ledger import REWINDS, LedgerRecord, claim, fenced, must_commit
+from holdfast.connectors.forms import Form
+from holdfast.connectors.ledger import REWINDS, Claim, LedgerRecord, claim, fenced, must_commit
 from holdfast.connectors.parquet_files import StagedFile, check_staged, describe, expect_rows, files_below
-from holdfast.connectors.row_formats import FORMATS, write_rows
+from holdfast.connectors.row_formats import FORMATS, RowFormat, write_rows
 from holdfast.connectors.staging import STAGED, StagedName, reading_back, timeline_tag
 from holdfast.core.canonical_json import pretty
 from holdfast.core.contracts import (
@@ -48,6 +49,8 @@ from holdfast.stores import durable
 _EPOCH_FOLDER = re.compile(r"holdfast_epoch=(\d+)")
 _RECORD = "_holdfast_commit"
 _REMOVED = "removed-"
+_FORMAT = "format"
+"""Key in the form of staged rows."""
 _URL = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
@@ -82,14 +85,28 @@ class FilesSink:
         if (misfit := self._format.misfit(self._schema)) is not None:
             hint = "flatten or drop it in the view, or use format='json' or 'parquet'"
             raise PipelineDefinitionError(f"{misfit}: {hint}")
+        self._form = Form(self._schema, {_FORMAT: self._format_name})
         self._folder = EpochFolders(self._path, context.pipeline, context.name)
+
+    def can_claim(
+        self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0
+    ) -> LedgerState:
+        """Decide the claim as `open` will, but without the lock, which is a file in the folder."""
+        with disk_trouble.may_pass("looking at the folder"):
+            decided = self._decide(owner, on_foreign, adopt_epoch)
+            self._folder.refuse_unwritable()
+        return decided.record.state()
+
+    def can_rewind(self, to_epoch: int) -> RewindOutcome:
+        """Say that folders can always be taken away, if the ledger can be read."""
+        self.ledger()
+        return RewindOutcome.DONE
 
     def open(self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0) -> LedgerState:
         """Create the folder when missing and write owner and generation into its ledger."""
         self._owner = owner
         with disk_trouble.may_pass("claiming the folder"), self._folder.locked(create=True):
-            others = self._folder.other_owner(owner.timeline)
-            decided = claim(self._folder.read(), others, owner, on_foreign, adopt_epoch)
+            decided = self._decide(owner, on_foreign, adopt_epoch)
             record, floor = decided.record, self._folder.floor()
             if decided.takes_over is not None:
                 floor = record = self._take_over(record, on_foreign)
@@ -98,6 +115,10 @@ class FilesSink:
             self._folder.sweep_staged(record)
         self._rewinds = record.rewinds
         return record.state()
+
+    def _decide(self, owner: Owner, on_foreign: OnForeign, adopt_epoch: int) -> Claim:
+        others = self._folder.other_owner(owner.timeline)
+        return claim(self._folder.read(), others, owner, on_foreign, adopt_epoch)
 
     def _take_over(self, record: LedgerRecord, on_foreign: OnForeign) -> LedgerRecord:
         """Return `record` with a base that numbers our epochs behind those that are there."""
@@ -118,9 +139,9 @@ class FilesSink:
             durable.sync_tree(folder)
             durable.sync_file(os.path.dirname(folder))
             files = [describe(folder, path, digest=rows.small) for path in sorted(files_below(folder))]
-        self._expect_rows(folder, files, rows.count)
+        _expect_rows(self._format, folder, files, rows.count)
         self._prepared.add(staged)
-        payload = {STAGED: str(staged), "files": [asdict(file) for file in files]}
+        payload = {STAGED: str(staged), "files": [asdict(file) for file in files], **self._form.to_payload()}
         return Prepared(rows.count, {REWINDS: self._rewinds, **payload})
 
     def commit(self, token: Token) -> CommitOutcome:
@@ -143,11 +164,8 @@ class FilesSink:
         if extra:
             raise SinkError(f"staged rows are damaged: {', '.join(sorted(extra))} does not belong to the epoch")
         if deeply:
-            self._expect_rows(folder, files, token.rows)
+            _expect_rows(_format_of(Form.of(token, self._form)), folder, files, token.rows)
         return files
-
-    def _expect_rows(self, folder: str, files: list[StagedFile], expected: int) -> None:
-        expect_rows(sum(self._format.count(os.path.join(folder, file.path)) for file in files), expected)
 
     def abort(self, ref: EpochRef) -> None:
         """Remove staged folders of lower attempts; a committed epoch is not among them any more."""
@@ -158,13 +176,13 @@ class FilesSink:
                     durable.remove(self._folder.staged(staged))
 
     def staged(self, token: Token) -> Any:
-        """Read a staged folder, verified."""
+        """Read a staged folder, verified, in the format and with the columns it was written with."""
         folder = self._folder.staged(token.payload[STAGED])
+        form = Form.of(token, self._form)
+        format = _format_of(form)
         with disk_trouble.may_pass("reading staged rows"), reading_back(folder):
             files = self._check_staged(folder, token, deeply=True)
-            return pa.concat_tables(
-                self._format.read(os.path.join(folder, file.path), self._schema) for file in files
-            )
+            return pa.concat_tables(format.read(os.path.join(folder, file.path), form.schema) for file in files)
 
     def ledger(self) -> LedgerState | None:
         """Read owner and epoch from the folder. Takes no lock, so that it answers while a commit hangs."""
@@ -178,14 +196,34 @@ class FilesSink:
             record = self._folder.read()
             if record is None or not record.belongs_to(self._owner):
                 raise fenced(record, self._owner)
-            floor = record.rewound(to_epoch, self._folder.range_of(record.base + to_epoch))
-            self._folder.write(floor)
-            self._folder.remove_above(floor.base + floor.epoch)
-        self._rewinds = floor.rewinds
+            self._rewinds = self._go_back(record, to_epoch).rewinds
         return RewindOutcome.DONE
+
+    def _go_back(self, record: LedgerRecord, to_epoch: int) -> LedgerRecord:
+        if to_epoch >= record.epoch:
+            # The document keeps its own epoch: folders above it are counted, and missed when they are gone.
+            noted = (self._folder.floor() or record).rewound(to_epoch, None)
+            self._folder.write(noted)
+            return noted
+        floor = record.rewound(to_epoch, self._folder.range_of(record.base + to_epoch))
+        self._folder.write(floor)
+        self._folder.remove_above(floor.base + floor.epoch)
+        return floor
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _format_of(form: Form) -> RowFormat:
+    """Return the format that rows were prepared in."""
+    name = form.settings[_FORMAT]
+    if name not in FORMATS:
+        raise SinkError(f"the rows were prepared as '{name}', which this version of Holdfast cannot read")
+    return FORMATS[name]
+
+
+def _expect_rows(format: RowFormat, folder: str, files: list[StagedFile], expected: int) -> None:
+    expect_rows(sum(format.count(os.path.join(folder, file.path)) for file in files), expected)
 
 
 class EpochFolders:
@@ -206,6 +244,11 @@ class EpochFolders:
         if create:
             durable.make_directories(self._hidden)
         return durable.locked(os.path.join(self._hidden, "lock"))
+
+    def refuse_unwritable(self) -> None:
+        """Raise what writing to the folder would raise, as far as that can be told without writing."""
+        for folder in (self._path, self._hidden, self._staging):
+            disk_trouble.refuse_unwritable(folder)
 
     def read(self, before: Token | None = None) -> LedgerRecord | None:
         """Return this sink's record: the owner's document, at the epoch that the folders show.
