@@ -5,13 +5,15 @@ import os
 import shutil
 import threading
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 
+from connectors.delta_tables import Table, reading
 from connectors.targets import (
     BY_NAME,
     NOON,
@@ -25,10 +27,17 @@ from connectors.targets import (
     SparkRows,
     Target,
     Writer,
+    bound,
+    contents,
+    ledger,
     orders,
+    range_digest,
+    with_only_columns,
+    without_form,
 )
 from holdfast import sinks
 from holdfast.connectors.delta import modes as delta_modes
+from holdfast.connectors.delta import undoing
 from holdfast.connectors.delta.folder import DataFile, TableFolder
 from holdfast.core.contracts import (
     CommitOutcome,
@@ -40,6 +49,7 @@ from holdfast.core.contracts import (
     SinkContext,
     Token,
 )
+from holdfast.core.forms import FORM
 from holdfast.errors import Fenced, ForeignTimeline, PipelineDefinitionError, RetryableSinkError, SinkError
 
 APPEND, MERGE = BY_NAME["delta-append"], BY_NAME["delta-merge"]
@@ -279,14 +289,14 @@ def test_an_optimize_that_slips_in_before_the_rewinds_entry_makes_it_impossible(
     writer = Writer(APPEND, tmp_path)
     for epoch in (1, 2):
         writer.write(epoch, orders(epoch))
-    write_entry = delta_modes.write_entry
+    write_entry = undoing.write_entry
 
     def optimized_first(*arguments: Any, **options: Any) -> None:
-        monkeypatch.setattr(delta_modes, "write_entry", write_entry)
+        monkeypatch.setattr(undoing, "write_entry", write_entry)
         table(tmp_path).optimize.compact()
         write_entry(*arguments, **options)
 
-    monkeypatch.setattr(delta_modes, "write_entry", optimized_first)
+    monkeypatch.setattr(undoing, "write_entry", optimized_first)
     assert writer.rewind(1) is RewindOutcome.IMPOSSIBLE
     assert seen(tmp_path) == orders(1, 2)
 
@@ -370,6 +380,317 @@ def test_pipelines_that_share_a_table_keep_their_own_ledgers(tmp_path: Path) -> 
     assert Writer(APPEND, tmp_path, 4, pipeline="north").opened.epoch == 2
     assert Writer(APPEND, tmp_path, 2, timeline=second.timeline, pipeline="south").opened.epoch == 1
     assert seen(tmp_path) == orders(1, 2, 3)
+
+
+# --- rewinds: what is left behind
+
+
+@pytest.mark.parametrize("partition_by", [(), ("name",)], ids=["plain", "partitioned"])
+def test_a_change_feed_is_read_over_a_rewind(tmp_path: Path, partition_by: tuple[str, ...]) -> None:
+    DeltaTable.create(
+        str(tmp_path / "target"),
+        SCHEMA,
+        partition_by=list(partition_by),
+        configuration={"delta.enableChangeDataFeed": "true"},
+    )
+    source = reading(Table(tmp_path / "target"), tmp_path / "materials", change_feed=True, starting="latest")
+    start = source.begin()
+    writer = Writer(target(partition_by=partition_by), tmp_path)
+    rows = [{"id": 1, "name": "bert", "amount": 1.5}, {"id": 2, "name": None, "amount": 2.5}]
+    writer.write(1, orders(9))
+    writer.write(2, rows)
+    assert writer.rewind(1) is RewindOutcome.DONE
+    version = table(tmp_path).version()
+    removed = [line["remove"] for line in log_entry(tmp_path, version) if "remove" in line]
+    assert all(action["extendedFileMetadata"] and action["size"] for action in removed)
+    values = [action["partitionValues"] for action in removed]
+    assert sorted(values, key=str) == ([{"name": "bert"}, {"name": None}] if partition_by else [{}])
+    feed = table(tmp_path).load_cdf(starting_version=version).read_all()
+    assert sorted(pa.table(feed)["id"].to_pylist()) == [1, 2]
+    changes = [(row["id"], row["_change_type"]) for row in source.everything(start)]
+    expected = [(9, "insert"), (1, "insert"), (2, "insert"), (1, "delete"), (2, "delete")]
+    assert sorted(changes) == sorted(expected)
+
+
+@pytest.mark.parametrize("name", ["id", "day", "flag", "tiny", "text"])
+def test_a_removal_names_partitions_as_the_file_was_added(tmp_path: Path, name: str) -> None:
+    schema = pa.schema([RICH_SCHEMA.field(name) for name in ("id", "day", "flag", "tiny", "text", "price")])
+    writer = Writer(target(partition_by=name), tmp_path, schema=schema)
+    writer.write(1, [{key: row[key] for key in schema.names} for row in RICH_ROWS])
+    added = [line["add"] for line in log_entry(tmp_path, table(tmp_path).version()) if "add" in line]
+    assert writer.rewind(0) is RewindOutcome.DONE
+    removed = [line["remove"] for line in log_entry(tmp_path, table(tmp_path).version()) if "remove" in line]
+    said = [
+        sorted((action["path"], action["size"], action["partitionValues"][name]) for action in actions)
+        for actions in (added, removed)
+    ]
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("kind", [APPEND, MERGE], ids=lambda kind: kind.name)
+def test_a_rewind_is_noted_in_the_ledger_until_the_next(kind: Target, tmp_path: Path) -> None:
+    writer = Writer(kind, tmp_path)
+    writer.write(1, orders(1))
+    writer.write(2, orders(2))
+    heir = Writer(kind, tmp_path, 2, nonce="0a0b0c0d")
+    assert heir.rewind(1) is RewindOutcome.DONE
+    expected = LedgerState(TIMELINE, 2, 1, range_digest(1), "0a0b0c0d", 2, 1)
+    assert heir.sink.ledger() == ledger(kind, tmp_path) == expected
+    heir.write(2, orders(20))
+    table(tmp_path).create_checkpoint()
+    late = Writer(kind, tmp_path, 3)
+    assert late.opened == LedgerState(TIMELINE, 3, 2, range_digest(2), "", 2, 1)
+    assert late.opened.gives_up(TIMELINE, 1, 2)
+    assert late.rewind(2) is RewindOutcome.DONE
+    assert ledger(kind, tmp_path) == LedgerState(TIMELINE, 3, 2, range_digest(2), "", 3, 2)
+
+
+@pytest.mark.parametrize("kind", [APPEND, MERGE], ids=lambda kind: kind.name)
+def test_a_rewind_of_a_table_that_is_not_ahead_is_noted_whatever_became_of_its_log(
+    kind: Target, tmp_path: Path
+) -> None:
+    writer = Writer(kind, tmp_path)
+    writer.write(1, orders(1))
+    stale = writer.prepare(2, orders(2))
+    table(tmp_path).alter.set_table_properties({"delta.appendOnly": "true"} if kind is APPEND else {})
+    table(tmp_path).create_checkpoint()
+    for path in sorted((tmp_path / "target" / "_delta_log").glob("*.json"))[:-1]:
+        path.unlink()
+    for epoch in (1, 4):
+        assert bound(kind, tmp_path).can_rewind(epoch) is RewindOutcome.DONE
+        assert writer.sink.rewind(epoch) is RewindOutcome.DONE
+        assert ledger(kind, tmp_path) == LedgerState(TIMELINE, 1, 1, range_digest(1), "", 1, epoch)
+    with pytest.raises(SinkError, match="before the target was rewound"):
+        writer.sink.commit(stale)
+    assert seen(tmp_path) == orders(1)
+
+
+def test_a_ledger_of_an_earlier_version_is_read_and_gets_what_it_lacks(tmp_path: Path) -> None:
+    writer = Writer(APPEND, tmp_path)
+    writer.write(1, orders(1))
+    writer.write(2, orders(2))
+    for path in (tmp_path / "target" / "_delta_log").glob("*.json"):
+        kept = [line for line in path.read_text().splitlines() if ":process" not in line]
+        path.write_text("\n".join(kept).replace('"mode":"append",', "").replace(',"mode":"append"', ""))
+    heir = Writer(APPEND, tmp_path, 2, nonce="0a0b0c0d")
+    assert heir.opened == LedgerState(TIMELINE, 2, 2, range_digest(2), "0a0b0c0d")
+    assert heir.rewind(1) is RewindOutcome.DONE
+    assert ledger(APPEND, tmp_path) == LedgerState(TIMELINE, 2, 1, range_digest(1), "0a0b0c0d", 2, 1)
+    assert seen(tmp_path) == orders(1)
+
+
+# --- asking first
+
+
+@pytest.mark.parametrize("kind", [APPEND, MERGE], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("on_foreign", [OnForeign.REWIND, OnForeign.ADOPT, OnForeign.APPEND])
+def test_what_a_claim_would_come_to_is_told_without_making_anything(
+    kind: Target, tmp_path: Path, on_foreign: OnForeign
+) -> None:
+    sink, owner = bound(kind, tmp_path), Owner("shop", TIMELINE, 1, "0a0b0c0d")
+    assert sink.can_claim(owner) == LedgerState(TIMELINE, 1, 0, None, "0a0b0c0d")
+    assert sink.can_rewind(0) is RewindOutcome.DONE
+    assert contents(tmp_path) == {}
+    Writer(kind, tmp_path, nonce="0a0b0c0d").write(3, orders(1))
+    heir, stranger = Owner("shop", TIMELINE, 2, "00000001"), Owner("shop", uuid.uuid4(), 1, "00000002")
+    before = contents(tmp_path)
+    assert sink.can_claim(heir) == LedgerState(TIMELINE, 2, 3, range_digest(3), "00000001")
+    found = sink.can_claim(stranger, on_foreign=on_foreign, adopt_epoch=5)
+    assert contents(tmp_path) == before
+    assert bound(kind, tmp_path).open(stranger, on_foreign=on_foreign, adopt_epoch=5) == found
+
+
+def test_a_claim_that_would_be_refused_is_refused_without_changing_anything(tmp_path: Path) -> None:
+    writer = Writer(APPEND, tmp_path, 2, nonce="0a0b0c0d")
+    writer.write(1, orders(1))
+    writer.write(2, orders(2))
+    table(tmp_path).optimize.compact()
+    stranger = Owner("shop", uuid.uuid4(), 9)
+    refusals: list[tuple[type[Exception], Owner, OnForeign]] = [
+        (Fenced, Owner("shop", TIMELINE, 1, "0a0b0c0d"), OnForeign.REFUSE),
+        (Fenced, Owner("shop", TIMELINE, 2, "00000001"), OnForeign.REFUSE),
+        (ForeignTimeline, stranger, OnForeign.REFUSE),
+        (SinkError, stranger, OnForeign.REWIND),
+    ]
+    before = contents(tmp_path)
+    for error, owner, on_foreign in refusals:
+        with pytest.raises(error) as asked:
+            bound(APPEND, tmp_path).can_claim(owner, on_foreign=on_foreign)
+        with pytest.raises(error) as opened:
+            bound(APPEND, tmp_path).open(owner, on_foreign=on_foreign)
+        assert str(asked.value) == str(opened.value)
+    with pytest.raises(SinkError, match="no column 'more'"):
+        bound(APPEND, tmp_path, WIDE).can_claim(Owner("shop", TIMELINE, 3))
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", [".", "target", "target/_delta_log"])
+def test_a_place_that_cannot_be_used_is_told_before_the_claim(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "shop" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch()
+    before = contents(tmp_path)
+    for ask in (bound(APPEND, tmp_path / "shop").can_claim, bound(APPEND, tmp_path / "shop").open):
+        with pytest.raises(RetryableSinkError):
+            ask(Owner("shop", TIMELINE, 1))
+        assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "meanwhile", "outcome"),
+    [
+        (APPEND, "nothing", RewindOutcome.DONE),
+        (APPEND, "others append", RewindOutcome.DONE),
+        (APPEND, "optimized", RewindOutcome.IMPOSSIBLE),
+        (APPEND, "append only", RewindOutcome.IMPOSSIBLE),
+        (APPEND, "log cleaned up", RewindOutcome.IMPOSSIBLE),
+        (MERGE, "nothing", RewindOutcome.DONE),
+        (MERGE, "others append", RewindOutcome.IMPOSSIBLE),
+        (MERGE, "files gone", RewindOutcome.IMPOSSIBLE),
+        (MERGE, "log cleaned up", RewindOutcome.IMPOSSIBLE),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_how_a_rewind_would_end_is_told_and_comes_true(
+    kind: Target, tmp_path: Path, meanwhile: str, outcome: RewindOutcome
+) -> None:
+    writer = Writer(kind, tmp_path)
+    writer.write(1, orders(1, 2))
+    old_files = [Path(path) for path in table(tmp_path).file_uris()]
+    writer.write(2, orders(1, 3, name="new"))
+    match meanwhile:
+        case "others append":
+            write_deltalake(str(tmp_path / "target"), pa.Table.from_pylist(orders(50), schema=SCHEMA), mode="append")
+        case "optimized":
+            table(tmp_path).optimize.compact()
+        case "append only":
+            table(tmp_path).alter.set_table_properties({"delta.appendOnly": "true"})
+        case "files gone":
+            for path in old_files:
+                path.unlink()
+        case "log cleaned up":
+            table(tmp_path).create_checkpoint()
+            for path in sorted((tmp_path / "target" / "_delta_log").glob("*.json"))[:-1]:
+                path.unlink()
+    before, asked = contents(tmp_path), bound(kind, tmp_path)
+    assert asked.can_rewind(1) is outcome
+    assert asked.can_rewind(2) is RewindOutcome.DONE
+    assert contents(tmp_path) == before
+    assert Writer(kind, tmp_path, 2).rewind(1) is outcome
+
+
+# --- rows are shown as they were prepared
+
+NARROW = pa.schema([SCHEMA.field("id"), SCHEMA.field("name")])
+WIDE = pa.schema([*SCHEMA, pa.field("more", pa.string())])
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "merge", "key": "id"}], ids=["append", "merge"])
+def test_a_column_that_the_view_got_since_is_null_in_rows_that_were_prepared_without_it(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    writer = Writer(target(**options), tmp_path)
+    writer.write(1, orders(1))
+    token = writer.prepare(2, orders(2))
+    table(tmp_path).alter.add_columns([Field("more", "string")])
+    heir = Writer(target(**options), tmp_path, 2, schema=WIDE)
+    assert heir.sink.staged(token).schema.equals(SCHEMA)
+    assert heir.commit(token) is CommitOutcome.DONE
+    heir.epoch = 2
+    heir.write(3, [{**orders(3)[0], "more": "x"}])
+    assert [row["more"] for row in seen(tmp_path)] == [None, None, "x"]
+    assert [row["amount"] for row in seen(tmp_path)] == [1.5, 2.5, 3.5]
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "merge", "key": "id"}], ids=["append", "merge"])
+def test_a_column_that_the_view_lost_since_is_shown_with_rows_that_have_it(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    writer = Writer(target(**options), tmp_path)
+    writer.write(1, orders(1))
+    token = writer.prepare(2, orders(2))
+    heir = Writer(target(**options), tmp_path, 2, schema=NARROW)
+    assert heir.sink.staged(token).to_pylist() == orders(2)
+    assert heir.commit(token) is CommitOutcome.DONE
+    assert seen(tmp_path) == orders(1, 2)
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "merge", "key": "id"}], ids=["append", "merge"])
+def test_a_column_that_view_and_table_lost_since_is_not_dropped_from_the_rows(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    token = Writer(target(**options), tmp_path).prepare(1, orders(1))
+    narrow = pa.table({"id": [7], "name": ["x"]})
+    write_deltalake(str(tmp_path / "target"), narrow, mode="overwrite", schema_mode="overwrite")
+    heir = Writer(target(**options), tmp_path, 2, schema=NARROW)
+    with pytest.raises(SinkError, match="no column 'amount'"):
+        heir.commit(token)
+    assert [row["id"] for row in seen(tmp_path)] == [7]
+
+
+def test_a_partition_column_that_is_only_in_the_token_is_read_back(tmp_path: Path) -> None:
+    token = Writer(target(partition_by="name"), tmp_path).prepare(1, orders(1, 2))
+    assert bound(target(), tmp_path, SCHEMA.remove(1)).staged(token).to_pylist() == orders(1, 2)
+
+
+def test_a_merge_uses_the_key_it_was_prepared_with(tmp_path: Path) -> None:
+    writer = Writer(MERGE, tmp_path)
+    writer.write(1, orders(1, name="anna"))
+    token = writer.prepare(2, orders(2, name="anna"))
+    heir = Writer(target(mode="merge", key="name"), tmp_path, 2)
+    assert heir.commit(token) is CommitOutcome.DONE
+    assert seen(tmp_path) == orders(1, 2, name="anna")
+
+
+def test_rows_are_appended_or_merged_as_it_was_when_they_were_prepared(tmp_path: Path) -> None:
+    writer = Writer(MERGE, tmp_path)
+    writer.write(1, orders(1, 2))
+    merged = writer.prepare(2, orders(2, name="new"))
+    heir = Writer(APPEND, tmp_path, 2)
+    assert heir.commit(merged) is CommitOutcome.DONE
+    assert seen(tmp_path) == [*orders(1), *orders(2, name="new")]
+    appended = heir.prepare(3, orders(3))
+    assert Writer(MERGE, tmp_path, 3).commit(appended) is CommitOutcome.DONE
+    assert seen(tmp_path) == [*orders(1), *orders(2, name="new"), *orders(3)]
+
+
+def test_epochs_are_taken_back_as_they_were_shown(tmp_path: Path) -> None:
+    """Files that were added are removed from beside those of others; rows that were merged are restored."""
+    writer = Writer(APPEND, tmp_path)
+    writer.write(1, orders(1))
+    writer.write(2, orders(2))
+    write_deltalake(str(tmp_path / "target"), pa.Table.from_pylist(orders(50), schema=SCHEMA), mode="append")
+    heir = Writer(MERGE, tmp_path, 2)
+    assert bound(MERGE, tmp_path).can_rewind(1) is RewindOutcome.DONE
+    assert heir.rewind(1) is RewindOutcome.DONE
+    assert seen(tmp_path) == orders(1, 50)
+    heir.write(2, orders(1, name="new"))
+    late = Writer(APPEND, tmp_path, 3)
+    assert late.rewind(1) is RewindOutcome.DONE
+    assert seen(tmp_path) == orders(1, 50)
+
+
+@pytest.mark.parametrize("older", [without_form, with_only_columns])
+@pytest.mark.parametrize("kind", [APPEND, MERGE], ids=lambda kind: kind.name)
+def test_a_token_from_before_there_were_forms_is_shown_as_the_sink_is_today(
+    kind: Target, tmp_path: Path, older: Any
+) -> None:
+    writer = Writer(kind, tmp_path)
+    writer.write(1, orders(1))
+    token = older(writer.prepare(2, orders(1 if kind is MERGE else 2, name="new")))
+    heir = Writer(kind, tmp_path, 2)
+    assert heir.sink.staged(token).to_pylist() == orders(1 if kind is MERGE else 2, name="new")
+    assert heir.commit(token) is CommitOutcome.DONE
+    assert seen(tmp_path) == (orders(1, name="new") if kind is MERGE else [*orders(1), *orders(2, name="new")])
+
+
+def test_a_mode_of_a_later_version_is_refused_by_name(tmp_path: Path) -> None:
+    writer = Writer(APPEND, tmp_path)
+    token = writer.prepare(1, orders(1))
+    strange = replace(token, payload={**token.payload, FORM: {**token.payload[FORM], "mode": "replace"}})
+    with pytest.raises(SinkError, match="prepared for mode 'replace'"):
+        Writer(APPEND, tmp_path, 2).commit(strange)
+    assert seen(tmp_path) == []
 
 
 # --- tables

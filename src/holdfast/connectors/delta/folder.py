@@ -81,6 +81,7 @@ class TableFolder:
         if self.root is not None:
             refuse_misread(self.root)
         self.uri = self.root or target
+        self.storage_options = storage_options
         self._bucket = None if self.root is not None else BucketFolder(target, storage_options or {})
 
     def write(self, files: dict[str, bytes]) -> None:

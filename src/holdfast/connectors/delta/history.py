@@ -24,6 +24,8 @@ class LookBack:
     """Whether nobody else wrote to the table since."""
     files: Counter[tuple[str, int]] = field(default_factory=Counter)
     """How many data files (sink tag, epoch) added, for epochs that were not undone since."""
+    modes: set[str | None] = field(default_factory=set)
+    """How those epochs were shown; None where the log does not say."""
 
 
 def look_back(history: Iterable[dict[str, Any]], timeline: str, sink: str, epoch: int) -> LookBack | None:
@@ -34,7 +36,7 @@ def look_back(history: Iterable[dict[str, Any]], timeline: str, sink: str, epoch
         if entry is None or (entry.timeline, entry.sink) != (timeline, sink):
             found.alone = False
         elif entry.epoch <= epoch:
-            found.version, found.files = entry.version, passed.files
+            found.version, found.files, found.modes = entry.version, passed.files, passed.modes
             found.range_digest = entry.range_digest if entry.epoch == epoch else None
             return found
         else:
@@ -52,7 +54,8 @@ def look_before(history: Iterable[dict[str, Any]], timeline: str) -> LookBack | 
             strangers = True
             continue
         passed.take(entry)
-        found.version, found.files, found.alone = entry.version - 1, passed.files, not strangers
+        found.version, found.files, found.modes = entry.version - 1, passed.files, passed.modes
+        found.alone = not strangers
     return found if oldest == 0 and found.version >= 0 else None
 
 
@@ -61,6 +64,7 @@ class _Passed:
 
     def __init__(self) -> None:
         self.files: Counter[tuple[str, int]] = Counter()
+        self.modes: set[str | None] = set()
         self._undone_above: dict[str, int] = {}
 
     def take(self, entry: LogEntry) -> None:
@@ -69,6 +73,7 @@ class _Passed:
             self._undone_above[entry.sink] = entry.epoch if limit is None else min(limit, entry.epoch)
         elif entry.action == "commit" and (limit is None or entry.epoch <= limit):
             self.files[sink_tag(entry.sink), entry.epoch] = entry.files
+            self.modes.add(entry.mode)
 
 
 def files_to_undo(active: Iterable[str], expected: Counter[tuple[str, int]], timeline_tag: str) -> list[str] | None:

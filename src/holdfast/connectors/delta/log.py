@@ -6,6 +6,7 @@ win. So the whole ledger is spelled in such numbers, and every entry of ours wri
 lands between a zombie's check and its commit therefore makes that commit fail.
 
     holdfast:<timeline>:<sink>:generation | process | epoch | rewinds | range.<n>     the record
+    holdfast:<timeline>:<sink>:rewound_in | rewound_to                                 written by a rewind only
     holdfast:<pipeline>:<sink>:timeline.<n>                                 whose record is this sink's
     holdfast:timeline.<n>                                                   who claimed the table last, as any sink
 
@@ -42,8 +43,8 @@ class TransactionLedger:
         timeline = _read_uuid(table, self._pointer)
         return None if timeline is None else self.read_of(table, timeline)
 
-    def read_of(self, table: Any, timeline: UUID, *, with_range: bool = True) -> LedgerRecord | None:
-        """Return the record of one timeline; without its range it is two thirds cheaper."""
+    def read_of(self, table: Any, timeline: UUID, *, whole: bool = True) -> LedgerRecord | None:
+        """Return the record of one timeline; without its range and the last rewind it is two thirds cheaper."""
         name = self._name(timeline)
         generation = table.transaction_version(f"{name}:generation")
         if generation is None:
@@ -52,9 +53,11 @@ class TransactionLedger:
             timeline,
             generation,
             table.transaction_version(f"{name}:epoch") or 0,
-            _read_text(table, f"{name}:range") if with_range else None,
+            _read_text(table, f"{name}:range") if whole else None,
             table.transaction_version(f"{name}:rewinds") or 0,
             nonce=_nonce_text(table.transaction_version(f"{name}:process")),
+            rewound_in=(table.transaction_version(f"{name}:rewound_in") or 0) if whole else 0,
+            rewound_to=(table.transaction_version(f"{name}:rewound_to") or 0) if whole else 0,
         )
 
     def last_claimant(self, table: Any) -> UUID | None:
@@ -68,6 +71,13 @@ class TransactionLedger:
         numbers["process"] = _nonce_number(record.nonce)
         found = [deltalake.Transaction(f"{name}:{key}", number) for key, number in numbers.items()]
         return found + _spell(f"{name}:range", _text_pieces(record.range_digest or ""))
+
+    def rewound(self, record: LedgerRecord) -> list[Any]:
+        """Return the transactions of a rewind. What it notes stays: no other entry writes it."""
+        name = self._name(record.timeline)
+        notes = {"rewound_in": record.rewound_in, "rewound_to": record.rewound_to}
+        found = [deltalake.Transaction(f"{name}:{key}", number) for key, number in notes.items()]
+        return self.moved(record) + found
 
     def claimed(self, record: LedgerRecord) -> list[Any]:
         """Return the transactions of a claim."""
@@ -103,10 +113,12 @@ class LogEntry:
     epoch: int
     files: int
     range_digest: str | None
+    mode: str | None
+    """How an epoch was shown; None in entries that did not say so yet."""
 
 
-def entry_metadata(action: str, sink: str, record: LedgerRecord, *, files: int = 0, rows: int = 0) -> dict[str, Any]:
-    """Return what an entry of ours says of itself."""
+def entry_metadata(action: str, sink: str, record: LedgerRecord, **facts: Any) -> dict[str, Any]:
+    """Return what an entry of ours says of itself; `facts` are those of an epoch: files, rows, mode."""
     return {
         METADATA: {
             "action": action,
@@ -115,8 +127,9 @@ def entry_metadata(action: str, sink: str, record: LedgerRecord, *, files: int =
             "generation": record.generation,
             "epoch": record.epoch,
             "range_digest": record.range_digest,
-            "files": files,
-            "rows": rows,
+            "files": 0,
+            "rows": 0,
+            **facts,
         }
     }
 
@@ -134,6 +147,7 @@ def read_entry(commit: dict[str, Any]) -> LogEntry | None:
         found["epoch"],
         found["files"],
         found["range_digest"],
+        found.get("mode"),
     )
 
 

@@ -1,20 +1,24 @@
-"""How a Delta sink shows an epoch, and how it takes epochs back: by adding files, or by merging rows by key."""
+"""How a Delta sink shows an epoch: by adding files, or by merging rows by key. The epoch's form says which."""
 
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import unquote
 
 from holdfast.connectors.delta.folder import TableFolder
-from holdfast.connectors.delta.history import LookBack, files_to_undo
-from holdfast.connectors.delta.table import added_since, is_append_only
+from holdfast.connectors.delta.table import added_since
 from holdfast.connectors.delta.writing import DataWriter, check_files, now_ms, pack_files, unpack_files
 from holdfast.connectors.extras import delta_exceptions, delta_transaction
+from holdfast.connectors.forms import Form
 from holdfast.connectors.keys import refuse_repeated_keys
 from holdfast.connectors.staging import StagedName
 from holdfast.core.contracts import Rows, Token
+from holdfast.errors import SinkError
 from holdfast.stores import durable
+
+APPEND, MERGE = "append", "merge"
+_MODE, _KEY, _PARTITION_BY = "mode", "key", "partition_by"
+"""Keys in the form of staged rows."""
 
 
 class LostRace(Exception):
@@ -67,10 +71,6 @@ class Mode(Protocol):
         """Make staged rows visible with `entry`."""
         ...
 
-    def undo(self, table: Any, since: LookBack, timeline_tag: str, entry: Entry) -> bool:
-        """Take back what happened since, with `entry`; False when that is not possible."""
-        ...
-
 
 class AppendMode:
     """Rows are files of the table from the start; showing them is naming them in the log."""
@@ -92,21 +92,6 @@ class AppendMode:
         """Add the files. Other writers' entries in between do no harm, unless they touch our ledger."""
         stamp = now_ms()
         write_entry(table, [file.action(stamp) for file in unpack_files(token.payload["files"])], entry)
-
-    def undo(self, table: Any, since: LookBack, timeline_tag: str, entry: Entry) -> bool:
-        """Remove the files of the epochs since, if every one of them is still as it was added.
-
-        Strict, because Delta does not see a conflict between removing a file and rewriting it.
-        """
-        if is_append_only(table) or "deletionVectors" in (table.protocol().writer_features or []):
-            return False
-        active = (unquote(path) for path in table.get_add_actions().column("path").to_pylist())
-        paths = files_to_undo(active, since.files, timeline_tag)
-        if paths is None:
-            return False
-        stamp = now_ms()
-        write_entry(table, [delta_transaction.RemoveAction(path, True, stamp) for path in paths], entry, strict=True)
-        return True
 
 
 class MergeMode:
@@ -142,22 +127,31 @@ class MergeMode:
                 with contextlib.suppress(FileNotFoundError):
                     durable.sync_file(self._folder.local(path))
 
-    def undo(self, table: Any, since: LookBack, timeline_tag: str, entry: Entry) -> bool:
-        """Restore the earlier version, if nobody else wrote since and its files are still there."""
-        if not since.files:
-            write_entry(table, [], entry, strict=True)
-            return True
-        if not since.alone:
-            return False
-        with racing():
-            try:
-                table.restore(since.version, commit_properties=entry.properties())
-            except delta_exceptions.CommitFailedError:
-                raise
-            except (delta_exceptions.DeltaError, OSError):
-                return False
-        return True
-
     def _condition(self) -> str:
         quoted = (name.replace('"', '""') for name in self._key)
         return " AND ".join(f'(t."{name}" IS NOT DISTINCT FROM s."{name}")' for name in quoted)
+
+
+def form_of(schema: Any, mode: str, key: tuple[str, ...], partition_by: tuple[str, ...]) -> Form:
+    """Return what rows are prepared as under these settings."""
+    return Form(schema, {_MODE: mode, _KEY: list(key), _PARTITION_BY: list(partition_by)})
+
+
+def mode_name(form: Form) -> str:
+    """Return how rows of a form are shown."""
+    return str(form.settings[_MODE])
+
+
+def partition_columns(form: Form) -> tuple[str, ...]:
+    """Return the columns that rows of a form are partitioned by."""
+    return tuple(form.settings[_PARTITION_BY])
+
+
+def mode_of(form: Form, folder: TableFolder, sink: str) -> Mode:
+    """Return what prepares and shows rows of a form."""
+    if mode_name(form) == MERGE:
+        hidden = DataWriter(folder, sink, form.schema, hidden=True)
+        return MergeMode(folder, hidden, form.schema, tuple(form.settings[_KEY]))
+    if mode_name(form) == APPEND:
+        return AppendMode(folder, DataWriter(folder, sink, form.schema, partition_columns(form)))
+    raise SinkError(f"the rows were prepared for mode '{mode_name(form)}', which this version of Holdfast lacks")

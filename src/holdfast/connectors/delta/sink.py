@@ -11,12 +11,23 @@ Merge mode stages its rows the same way and merges them by key at commit, in one
 import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
+from uuid import UUID
 
 from holdfast.connectors.arrow_types import key_columns, plain_schema
 from holdfast.connectors.delta.folder import TableFolder
 from holdfast.connectors.delta.history import LookBack, look_back, look_before
 from holdfast.connectors.delta.log import TransactionLedger, entry_metadata, read_entry
-from holdfast.connectors.delta.modes import AppendMode, Entry, LostRace, MergeMode, Mode, write_entry
+from holdfast.connectors.delta.modes import (
+    APPEND,
+    MERGE,
+    Entry,
+    LostRace,
+    form_of,
+    mode_name,
+    mode_of,
+    partition_columns,
+    write_entry,
+)
 from holdfast.connectors.delta.table import (
     check_partitioning,
     check_table,
@@ -28,8 +39,11 @@ from holdfast.connectors.delta.table import (
     sync_log,
     unanswered,
 )
-from holdfast.connectors.delta.writing import DataWriter, check_files, read_files, unpack_files
+from holdfast.connectors.delta.undoing import Undoing
+from holdfast.connectors.delta.writing import check_files, read_files, unpack_files
+from holdfast.connectors.disk_trouble import refuse_unwritable
 from holdfast.connectors.extras import delta_exceptions, deltalake
+from holdfast.connectors.forms import Form
 from holdfast.connectors.ledger import REWINDS, Claim, LedgerRecord, claim, fenced, must_commit
 from holdfast.connectors.staging import StagedName, reading_back, timeline_tag
 from holdfast.core.contracts import (
@@ -54,6 +68,13 @@ _ROUNDS = 20
 _Result = TypeVar("_Result")
 
 
+def _cannot_be_removed(foreign: UUID) -> SinkError:
+    return SinkError(
+        f"rows of timeline {foreign} cannot be removed from the Delta table: they were rewritten, others "
+        "wrote since, or its log does not reach back that far. Remove them by hand and choose --sinks append"
+    )
+
+
 class DeltaSink:
     """Exactly-once into a Delta table, on a local disk or on object storage, appending or merging by key."""
 
@@ -72,9 +93,9 @@ class DeltaSink:
         storage_options: dict[str, str] | None = None,
     ) -> None:
         deltalake.require()
-        if mode not in ("append", "merge"):
+        if mode not in (APPEND, MERGE):
             raise PipelineDefinitionError(f"a delta sink's mode is 'append' or 'merge', not '{mode}'")
-        if (mode == "merge") != bool(key):
+        if (mode == MERGE) != bool(key):
             raise PipelineDefinitionError("a delta sink with mode 'merge' needs a key, and only that mode has one")
         self._target, self._mode_name, self._key = path, mode, key
         self._partition_by, self._options = partition_by, storage_options
@@ -95,21 +116,48 @@ class DeltaSink:
 
     def bind(self, context: SinkContext) -> None:
         """Take the context; refuse columns and modes that do not fit."""
-        if context.output_mode == "update" and self._mode_name != "merge":
+        if context.output_mode == "update" and self._mode_name != MERGE:
             raise PipelineDefinitionError("output mode 'update' replaces rows: use mode='merge' and a key")
         self._name = context.name
         self._schema = plain_schema(context.schema)
         key_columns(self._schema, self._key)
         check_partitioning(self._schema, self._partition_by)
+        self._form = form_of(self._schema, self._mode_name, self._key, self._partition_by)
         self._folder = TableFolder(self._target, self._options)
         self._ledger = TransactionLedger(context.pipeline, context.name)
-        self._mode = self._make_mode()
+        self._mode = mode_of(self._form, self._folder, self._name)
 
-    def _make_mode(self) -> Mode:
-        if self._mode_name == "merge":
-            hidden = DataWriter(self._folder, self._name, self._schema, hidden=True)
-            return MergeMode(self._folder, hidden, self._schema, self._key)
-        return AppendMode(self._folder, DataWriter(self._folder, self._name, self._schema, self._partition_by))
+    def can_claim(
+        self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0
+    ) -> LedgerState:
+        """Decide the claim as `open` will, and whether another timeline's rows can be removed if they have to."""
+        if self._folder.root is not None:
+            with unanswered("looking at the table's folder"):
+                refuse_unwritable(self._folder.root)
+        table = open_table(self._folder, self._options)
+        if table is None:
+            return claim(None, None, owner, on_foreign, adopt_epoch).record.state()
+        self._check_table(table, self._form)
+        _, decided = self._decide(table, owner, on_foreign, adopt_epoch)
+        if decided.takes_over is not None and on_foreign is OnForeign.REWIND:
+            undoing = self._undoing_of(decided.takes_over, self._history(table))
+            with unanswered("reading the log"):
+                if undoing is None or not undoing.is_possible(table):
+                    raise _cannot_be_removed(decided.takes_over)
+        return decided.record.state()
+
+    def can_rewind(self, to_epoch: int) -> RewindOutcome:
+        """Look whether every epoch behind can be undone on the table as it is."""
+        table = open_table(self._folder, self._options)
+        if table is None:
+            return RewindOutcome.DONE
+        with unanswered("reading the log"):
+            record = self._ledger.read(table)
+            if record is None:
+                return RewindOutcome.DONE
+            since = self._since(table, record, to_epoch)
+            possible = since is not None and self._undoing(since, record.timeline).is_possible(table)
+        return RewindOutcome.DONE if possible else RewindOutcome.IMPOSSIBLE
 
     def open(self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0) -> LedgerState:
         """Create the table when missing and claim it with a log entry that only moves the ledger."""
@@ -121,24 +169,30 @@ class DeltaSink:
 
     def _claim(self, on_foreign: OnForeign, adopt_epoch: int) -> LedgerRecord:
         table = self._newest_or_created()
-        self._check_table(table)
-        with unanswered("reading the ledger"):
-            found = self._ledger.read(table)
-            others = self._ledger.last_claimant(table) if found is None else None
-        decided = claim(found, others, self._owner, on_foreign, adopt_epoch)
+        self._check_table(table, self._form)
+        found, decided = self._decide(table, self._owner, on_foreign, adopt_epoch)
         if decided.record != found:
             version = table.version()
             self._write_claim(table, decided, on_foreign, of_this_sink=found is not None)
             sync_log(self._folder, version)
         return decided.record
 
-    def _check_table(self, table: Any) -> None:
-        """Refuse a table that our rows do not fit, whenever its schema or a setting is another one than last time."""
+    def _decide(
+        self, table: Any, owner: Owner, on_foreign: OnForeign, adopt_epoch: int
+    ) -> tuple[LedgerRecord | None, Claim]:
+        """Return this sink's record, and what claiming it comes to."""
+        with unanswered("reading the ledger"):
+            found = self._ledger.read(table)
+            others = self._ledger.last_claimant(table) if found is None else None
+        return found, claim(found, others, owner, on_foreign, adopt_epoch)
+
+    def _check_table(self, table: Any, form: Form) -> None:
+        """Refuse a table that rows of a form do not fit, whenever either is another one than last time."""
         metadata = table.metadata()
-        looks_like = (table.schema().to_json(), metadata.partition_columns, metadata.configuration)
+        looks_like = (table.schema().to_json(), metadata.partition_columns, metadata.configuration, form)
         if looks_like == self._checked:
             return
-        check_table(table, self._schema, self._partition_by, merges=self._mode_name == "merge")
+        check_table(table, form.schema, partition_columns(form), merges=mode_name(form) == MERGE)
         self._required = required_columns(table)
         self._checked = looks_like
 
@@ -148,8 +202,7 @@ class DeltaSink:
         foreign = decided.takes_over
         if foreign is None:
             return self._write(table, Entry(transactions, metadata))
-        with unanswered("reading the log"):
-            history = table.history()
+        history = self._history(table)
         # After an append another pipeline may go on writing as its own sink; otherwise the other timeline is over.
         closing = {self._name} if of_this_sink else set()
         if on_foreign is not OnForeign.APPEND:
@@ -158,12 +211,9 @@ class DeltaSink:
         entry = Entry(transactions + self._ledger.closed(foreign, closing), metadata)
         if on_foreign is not OnForeign.REWIND:
             return self._write(table, entry)
-        since = look_before(history, str(foreign))
-        if since is None or not self._undo(table, since, timeline_tag(foreign), entry):
-            raise SinkError(
-                f"rows of timeline {foreign} cannot be removed from the Delta table: they were rewritten, others "
-                "wrote since, or its log does not reach back that far. Remove them by hand and choose --sinks append"
-            )
+        undoing = self._undoing_of(foreign, history)
+        if undoing is None or not self._undo(table, undoing, entry):
+            raise _cannot_be_removed(foreign)
 
     def prepare(self, rows: Rows, ref: EpochRef) -> Prepared:
         """Write Parquet files that no log entry names yet, flushed on a local disk."""
@@ -171,7 +221,7 @@ class DeltaSink:
         with unanswered("writing data files"):
             payload = self._mode.prepare(rows, staged, self._required)
         self._prepared.add(staged)
-        return Prepared(rows.count, {REWINDS: self._rewinds, **payload})
+        return Prepared(rows.count, {REWINDS: self._rewinds, **payload, **self._form.to_payload()})
 
     def commit(self, token: Token) -> CommitOutcome:
         """Add one log entry with the files, or merge them; both move the ledger."""
@@ -185,17 +235,18 @@ class DeltaSink:
     def _commit_once(self, token: Token) -> CommitOutcome:
         table = self._newest()
         with unanswered("reading the ledger"):
-            record = self._ledger.read_of(table, self._owner.timeline, with_range=False)
+            record = self._ledger.read_of(table, self._owner.timeline, whole=False)
             if record is not None and record.epoch == token.epoch:
                 record = self._ledger.read_of(table, self._owner.timeline)
         if not must_commit(record, self._owner, token):
             return CommitOutcome.ALREADY_DONE
         assert record is not None
+        form = Form.of(token, self._form)
         with unanswered("reading the table"):
-            self._check_table(table)
+            self._check_table(table, form)
         version = table.version()
         try:
-            self._show(table, record, token)
+            self._show(table, record, token, form)
             outcome = CommitOutcome.DONE
         except LostRace:
             raise
@@ -205,12 +256,14 @@ class DeltaSink:
         sync_log(self._folder, version)
         return outcome
 
-    def _show(self, table: Any, record: LedgerRecord, token: Token) -> None:
+    def _show(self, table: Any, record: LedgerRecord, token: Token, form: Form) -> None:
         staged = StagedName.of_token(self._name, record.timeline, token)
-        files = self._mode.check(token, deeply=staged not in self._prepared)
+        mode = self._mode if form == self._form else mode_of(form, self._folder, self._name)
+        files = mode.check(token, deeply=staged not in self._prepared)
         moved = record.after(token)
-        metadata = entry_metadata("commit", self._name, moved, files=files, rows=token.rows)
-        self._mode.show(table, token, Entry(self._ledger.moved(moved), metadata))
+        facts = {"files": files, "rows": token.rows, "mode": mode_name(form)}
+        metadata = entry_metadata("commit", self._name, moved, **facts)
+        mode.show(table, token, Entry(self._ledger.moved(moved), metadata))
 
     def _explain(self, error: Exception, token: Token) -> None:
         """Ask the table what a failure left behind; return when the epoch is there, whoever put it there."""
@@ -231,7 +284,7 @@ class DeltaSink:
             dead = [staged for staged in self._folder.noted() if staged.precedes(ours)]
             if not dead:
                 return
-            record = self._ledger.read_of(self._newest(), ref.timeline, with_range=False)
+            record = self._ledger.read_of(self._newest(), ref.timeline, whole=False)
             if record is not None and record.epoch >= ref.epoch:
                 return
             for staged in dead:
@@ -239,11 +292,11 @@ class DeltaSink:
                 self._folder.forget(staged)
 
     def staged(self, token: Token) -> Any:
-        """Read the files that the token names, verified. The table's log is not asked."""
+        """Read the files that the token names, verified, as its form says. The table's log is not asked."""
         files = unpack_files(token.payload["files"])
         with unanswered("reading data files"), reading_back(scrub(self._target)):
             check_files(self._folder, files, token.rows, deeply=True)
-            return read_files(self._folder, files, self._schema)
+            return read_files(self._folder, files, Form.of(token, self._form).schema)
 
     def ledger(self) -> LedgerState | None:
         """Read the table's log anew."""
@@ -260,17 +313,16 @@ class DeltaSink:
         table = self._newest()
         with unanswered("reading the log"):
             record = self._ledger.read_of(table, self._owner.timeline)
-            history = table.history()
         if record is None or not record.belongs_to(self._owner):
             raise fenced(record, self._owner)
-        since = look_back(history, str(record.timeline), self._name, to_epoch)
+        since = self._since(table, record, to_epoch)
         if since is None:
             return RewindOutcome.IMPOSSIBLE
         self._forget_settled(record)
         moved = record.rewound(to_epoch, since.range_digest)
-        entry = Entry(self._ledger.moved(moved), entry_metadata("rewind", self._name, moved))
+        entry = Entry(self._ledger.rewound(moved), entry_metadata("rewind", self._name, moved))
         version = table.version()
-        if not self._undo(table, since, timeline_tag(record.timeline), entry):
+        if not self._undo(table, self._undoing(since, record.timeline), entry):
             return RewindOutcome.IMPOSSIBLE
         sync_log(self._folder, version)
         self._rewinds = moved.rewinds
@@ -280,9 +332,27 @@ class DeltaSink:
         """Let go of the table."""
         self._table = None
 
-    def _undo(self, table: Any, since: LookBack, tag: str, entry: Entry) -> bool:
+    def _since(self, table: Any, record: LedgerRecord, to_epoch: int) -> LookBack | None:
+        """Return what happened since an epoch; nothing, however far the log reaches, if the ledger is not past it."""
+        if to_epoch >= record.epoch:
+            return LookBack()
+        return look_back(self._history(table), str(record.timeline), self._name, to_epoch)
+
+    def _undoing(self, since: LookBack, timeline: UUID) -> Undoing:
+        return Undoing(self._folder, since, timeline_tag(timeline), self._mode_name)
+
+    def _undoing_of(self, foreign: UUID, history: list[dict[str, Any]]) -> Undoing | None:
+        """Return what undoes all that another timeline wrote; None when the log does not reach back that far."""
+        since = look_before(history, str(foreign))
+        return None if since is None else self._undoing(since, foreign)
+
+    def _undo(self, table: Any, undoing: Undoing, entry: Entry) -> bool:
         with unanswered("taking epochs back"):
-            return self._mode.undo(table, since, tag, entry)
+            return undoing.act(table, entry)
+
+    def _history(self, table: Any) -> list[dict[str, Any]]:
+        with unanswered("reading the log"):
+            return list(table.history())
 
     def _write(self, table: Any, entry: Entry) -> None:
         with unanswered("writing the ledger"):

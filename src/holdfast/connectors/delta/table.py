@@ -47,9 +47,9 @@ def create_table(
     folder: TableFolder, schema: Any, partition_by: tuple[str, ...], storage_options: dict[str, str] | None
 ) -> Any:
     """Create a table, unless somebody else just did; return it."""
-    if folder.root is not None:
-        durable.make_directories(folder.root)
     with unanswered("creating the table"):
+        if folder.root is not None:
+            durable.make_directories(folder.root)
         with contextlib.suppress(delta_exceptions.CommitFailedError):
             deltalake.DeltaTable.create(
                 folder.uri,
