@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
@@ -20,6 +21,7 @@ from connectors.kafka_server import Broker
 from connectors.kafka_target import BROKER
 from connectors.postgres_server import running
 from connectors.postgres_target import URL, run_alone
+from connectors.targets import TARGETS, Target
 
 
 @pytest.fixture(scope="session")
@@ -88,3 +90,18 @@ def s3_options() -> Iterator[dict[str, str]]:
             }
         finally:
             process.kill()
+
+
+@pytest.fixture(params=TARGETS, ids=lambda target: target.name)
+def target(request: pytest.FixtureRequest) -> Target:
+    """Return each exactly-once sink in turn, with what it needs running."""
+    found: Target = request.param
+    if found.needs is not None:
+        request.getfixturevalue(found.needs)
+    return found
+
+
+@pytest.fixture
+def seen(target: Target, tmp_path: Path) -> Any:
+    """Return a function that reads the target as a stranger does, ordered by id."""
+    return lambda: sorted(target.read(tmp_path), key=lambda row: (row["id"], row["amount"]))

@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 import sqlite3
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
@@ -32,6 +33,7 @@ from holdfast.core.contracts import (
 )
 from holdfast.core.forms import COLUMNS, FORM
 from holdfast.stores.materials import open_materials
+from holdfast.testing import RecordedTarget, RecordingSink
 
 TIMELINE = UUID("01890a5d-ac96-774b-bcce-b302099a8057")
 OTHER_TIMELINE = UUID("01890a5d-ffff-7aaa-8bbb-000000000001")
@@ -95,7 +97,7 @@ class Files:
                 path.unlink()
 
     def everything(self, directory: Path) -> Any:
-        return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+        return {path: path.read_bytes() if path.is_file() else None for path in directory.rglob("*")}
 
     def back_up(self, directory: Path) -> None:
         shutil.copytree(directory / "target", directory / "backup")
@@ -162,7 +164,11 @@ def _read_json(directory: Path) -> list[Row]:
 
 def _read_csv(directory: Path) -> list[Row]:
     rows = [row for path in _epoch_files(directory) for row in csv.DictReader(path.read_text().splitlines())]
-    return [{"id": int(row["id"]), "name": row["name"], "amount": float(row["amount"])} for row in rows]
+    return [{"id": int(row["id"]), "name": row["name"], "amount": _number(row.get("amount"))} for row in rows]
+
+
+def _number(text: str | None) -> float | None:
+    return float(text) if text else None
 
 
 def _sqlite(**options: Any) -> Callable[[Path], Sink]:
@@ -198,7 +204,8 @@ class UserTarget:
         connection = self._connect()
         with connection:
             connection.execute("INSERT INTO epochs VALUES (?, ?)", (str(key.timeline), key.epoch))
-            connection.executemany("INSERT INTO orders VALUES (:id, :name, :amount)", table.to_pylist())
+            rows = [{**dict.fromkeys(SCHEMA.names), **row} for row in table.to_pylist()]
+            connection.executemany("INSERT INTO orders VALUES (:id, :name, :amount)", rows)
         connection.close()
 
     def last_committed(self, timeline: UUID) -> int | None:
@@ -259,6 +266,44 @@ TARGETS = [
         in_tables=KafkaPlace(Files(IN_SPOOL)),
     ),
 ]
+
+
+class Memory:
+    """What is in memory of this process, as the sink that we ship for tests has it."""
+
+    damages = ()
+
+    def __init__(self) -> None:
+        self._targets: defaultdict[Path, RecordedTarget] = defaultdict(RecordedTarget)
+
+    def sink(self, directory: Path) -> Sink:
+        return RecordingSink(self._targets[directory])
+
+    def read(self, directory: Path) -> list[Row]:
+        return self._targets[directory].rows
+
+    def staged(self, directory: Path) -> list[Any]:
+        return list(self._targets[directory].state.staged.items())
+
+    def harm(self, directory: Path, damage: str) -> None:
+        raise AssertionError("there is no damage")
+
+    def everything(self, directory: Path) -> Any:
+        return self._targets[directory].state
+
+    def back_up(self, directory: Path) -> None:
+        self._copy = self._targets[directory].state
+
+    def put_back(self, directory: Path) -> None:
+        self._targets[directory].state = self._copy
+
+    def settle(self) -> None:
+        """Nothing outlives the process."""
+
+
+MEMORY = Memory()
+RECORDING = Target("recording", MEMORY.sink, MEMORY.read, in_tables=MEMORY)
+"""Not among TARGETS: other processes cannot reach it."""
 BY_NAME = {target.name: target for target in TARGETS}
 
 
@@ -355,7 +400,7 @@ class Writer:
     def rewind(self, epoch: int) -> RewindOutcome:
         outcome = self.sink.rewind(epoch)
         if outcome is RewindOutcome.DONE:
-            self.epoch = epoch
+            self.epoch = min(self.epoch, epoch)
         return outcome
 
 

@@ -49,20 +49,6 @@ damaged = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(params=TARGETS, ids=lambda target: target.name)
-def target(request: pytest.FixtureRequest) -> Target:
-    found: Target = request.param
-    if found.needs is not None:
-        request.getfixturevalue(found.needs)
-    return found
-
-
-@pytest.fixture
-def seen(target: Target, tmp_path: Path) -> Any:
-    """Return a function that reads the target as a stranger does, ordered by id."""
-    return lambda: sorted(target.read(tmp_path), key=lambda row: (row["id"], row["amount"]))
-
-
 @contextmanager
 def other_processes(target: Target, directory: Path, count: int) -> Iterator[list[subprocess.Popen[str]]]:
     """Open the target in processes of their own, all as generation 1."""
@@ -367,7 +353,7 @@ def test_a_rewind_takes_epochs_back_and_the_pipeline_goes_on(target: Target, tmp
         writer.write(epoch, orders(epoch))
     assert writer.rewind(1) is RewindOutcome.DONE
     assert seen() == orders(1)
-    assert ledger(target, tmp_path) == LedgerState(TIMELINE, 1, 1, range_digest(1))
+    assert ledger(target, tmp_path) == LedgerState(TIMELINE, 1, 1, range_digest(1), rewound_in=1, rewound_to=1)
     writer.write(2, orders(20), attempt=1)
     writer.write(3, orders(30), attempt=1)
     assert seen() == orders(1, 20, 30)
@@ -379,7 +365,7 @@ def test_a_rewind_to_an_epoch_without_rows_stands_exactly_there(target: Target, 
     writer.write(2, orders(2))
     writer.write(5, orders(5))
     assert writer.rewind(3) is RewindOutcome.DONE
-    assert ledger(target, tmp_path) == LedgerState(TIMELINE, 1, 3, None)
+    assert ledger(target, tmp_path) == LedgerState(TIMELINE, 1, 3, None, rewound_in=1, rewound_to=3)
     writer.write(4, orders(4))
     assert seen() == orders(2, 4)
 

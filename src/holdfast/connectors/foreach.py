@@ -13,6 +13,7 @@ from uuid import UUID
 from holdfast.connectors import disk_trouble
 from holdfast.connectors.arrow_types import plain_schema
 from holdfast.connectors.extras import pa, spark_sql
+from holdfast.connectors.forms import Form
 from holdfast.connectors.ledger import REWINDS, LedgerRecord, claim, fenced, must_commit
 from holdfast.connectors.parquet_files import expect_rows, read_batches, read_parquet, row_count
 from holdfast.connectors.spool import Spool
@@ -81,30 +82,48 @@ class ForeachBatchSink:
     def bind(self, context: SinkContext) -> None:
         """Take the context."""
         self._spool, self._ledger = Spool(context), SpoolLedger(context)
-        self._schema = plain_schema(context.schema)
+        self._form = Form(plain_schema(context.schema), {})
+        self._claimable: LedgerRecord | None = None
+        """What `can_claim` was asked about last."""
+
+    def can_claim(
+        self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0
+    ) -> LedgerState:
+        """Decide as `open` does. Takes no lock, which would be a file: a ledger is replaced as a whole."""
+        with disk_trouble.may_pass("claiming the spool"):
+            self._ledger.check_writable()
+            self._claimable = self._claimed(owner, on_foreign, adopt_epoch)
+            return self._asked(self._claimable).state()
+
+    def can_rewind(self, to_epoch: int) -> RewindOutcome:
+        """Compare with where `open` would leave us: that knows the timeline by which the target is asked."""
+        with disk_trouble.may_pass("asking the ledger"):
+            record = self._claimable or self._ledger.read()
+            return _outcome(None if record is None else self._asked(record), to_epoch)
 
     def open(self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0) -> LedgerState:
         """Claim the ledger beside the spool. It cannot remove what the function wrote for another timeline."""
-        self._owner = owner
+        self._owner, self._claimable = owner, None
         with disk_trouble.may_pass("claiming the spool"), self._ledger.locked():
-            decided = claim(self._ledger.read(), None, owner, on_foreign, adopt_epoch)
-            record = decided.record
-            if decided.takes_over is not None:
-                if on_foreign is OnForeign.REWIND:
-                    raise SinkError(
-                        f"what your function wrote for timeline {decided.takes_over} cannot be undone here"
-                    )
-                record = replace(record, base=record.epoch)
+            record = self._claimed(owner, on_foreign, adopt_epoch)
             self._ledger.write(record)
             self._rewinds = record.rewinds
             self._spool.remove_passed(record)
             return self._asked(record).state()
 
+    def _claimed(self, owner: Owner, on_foreign: OnForeign, adopt_epoch: int) -> LedgerRecord:
+        decided = claim(self._ledger.read(), None, owner, on_foreign, adopt_epoch)
+        if decided.takes_over is None:
+            return decided.record
+        if on_foreign is OnForeign.REWIND:
+            raise SinkError(f"what your function wrote for timeline {decided.takes_over} cannot be undone here")
+        return replace(decided.record, base=decided.record.epoch)
+
     def prepare(self, rows: Rows, ref: EpochRef) -> Prepared:
         """Spool the rows, flushed."""
         with disk_trouble.may_pass("spooling rows"):
-            payload = self._spool.stage(rows, ref, self._schema)
-        return Prepared(rows.count, {REWINDS: self._rewinds, **payload})
+            payload = self._spool.stage(rows, ref, self._form.schema)
+        return Prepared(rows.count, {REWINDS: self._rewinds, **payload, **self._form.to_payload()})
 
     def commit(self, token: Token) -> CommitOutcome:
         """Hand the rows over, unless the target has them; then remember it here."""
@@ -126,17 +145,20 @@ class ForeachBatchSink:
         expect_rows(sum(map(row_count, paths)), token.rows)
         key = BatchKey(self._owner.timeline, token.epoch)
         try:
-            self._function(self._rows(paths), key)
+            self._function(self._rows(paths, self._schema_of(token)), key)
         except Exception:
             # A function may fail after its target took the rows: then the target says so.
             if self._last_committed is None or self._last_committed(key.timeline) != key.epoch:
                 raise
 
-    def _rows(self, paths: list[str]) -> Any:
+    def _schema_of(self, token: Token) -> Any:
+        return plain_schema(Form.of(token, self._form).schema)
+
+    def _rows(self, paths: list[str], schema: Any) -> Any:
         if self._rows_as == "spark":
             session = spark_sql.SparkSession.builder.getOrCreate()
             return session.read.parquet(*(f"file://{path}" for path in paths))
-        return read_batches(paths, self._schema).read_all()
+        return read_batches(paths, schema).read_all()
 
     def _asked(self, record: LedgerRecord) -> LedgerRecord:
         """Return the record at the epoch that the target has; ours where the target cannot be asked."""
@@ -155,7 +177,8 @@ class ForeachBatchSink:
         folder = self._spool.folder(token.payload[STAGED])
         with disk_trouble.may_pass("reading spooled rows"), reading_back(folder):
             self._spool.check(token, deeply=True)
-            rows = pa.concat_tables(read_parquet(path, self._schema) for path in self._spool.paths(token.payload))
+            schema = self._schema_of(token)
+            rows = pa.concat_tables(read_parquet(path, schema) for path in self._spool.paths(token.payload))
         expect_rows(rows.num_rows, token.rows)
         return rows
 
@@ -172,12 +195,19 @@ class ForeachBatchSink:
             record = None if found is None else self._asked(found)
             if record is None or not record.belongs_to(self._owner):
                 raise fenced(record, self._owner)
-            if to_epoch < record.epoch:
-                return RewindOutcome.IMPOSSIBLE
+            outcome = _outcome(record, to_epoch)
+            if outcome is RewindOutcome.IMPOSSIBLE:
+                return outcome
             moved = record.rewound(to_epoch, None)
             self._ledger.write(moved)
         self._rewinds = moved.rewinds
-        return RewindOutcome.DONE
+        return outcome
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _outcome(record: LedgerRecord | None, to_epoch: int) -> RewindOutcome:
+    """Say how a rewind ends: what the function did cannot be undone from here."""
+    ahead = record is not None and to_epoch < record.epoch
+    return RewindOutcome.IMPOSSIBLE if ahead else RewindOutcome.DONE

@@ -23,8 +23,11 @@ def packed(schema: bytes) -> str:
 
 
 def unpacked(text: str) -> bytes:
-    """Return the serialized Arrow schema."""
-    return zlib.decompress(base64.b64decode(text))
+    """Return the serialized Arrow schema; `ValueError` for a text that is none."""
+    try:
+        return zlib.decompress(base64.b64decode(text))
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
 
 
 def with_columns(token: Token, schema: bytes | None) -> Token:

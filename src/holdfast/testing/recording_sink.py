@@ -29,6 +29,7 @@ from holdfast.core.contracts import (
     SinkContext,
     Token,
 )
+from holdfast.core.forms import COLUMNS, FORM, packed, unpacked
 from holdfast.errors import Fenced, ForeignTimeline, RetryableSinkError, SinkError, UnknownOutcome
 
 Row = dict[str, Any]
@@ -154,6 +155,8 @@ class RecordingSink:
         self._before = before
         self._owner: Owner | None = None
         self._schema: Any = None
+        self._claimable: LedgerState | None = None
+        """What `can_claim` answered last."""
 
     def identity(self) -> dict[str, Any]:
         """Return what makes this sink this sink."""
@@ -174,7 +177,7 @@ class RecordingSink:
             self._target.state = replace(state, ledger=claimed, shown=shown)
             return claimed
 
-        self._owner = owner
+        self._owner, self._claimable = owner, None
         return self._act(SinkCall("open", generation=owner.generation), claim)
 
     def can_claim(
@@ -182,17 +185,20 @@ class RecordingSink:
     ) -> LedgerState:
         """Return what `open` would leave, or raise what it would raise."""
         call = SinkCall("can_claim", generation=owner.generation)
-        return self._act(call, lambda: self._claimed(owner, on_foreign, adopt_epoch))
+        self._claimable = self._act(call, lambda: self._claimed(owner, on_foreign, adopt_epoch))
+        return self._claimable
 
     def can_rewind(self, to_epoch: int) -> RewindOutcome:
-        """Say whether `rewind` would succeed."""
+        """Say whether `rewind` would succeed, once `open` has done what `can_claim` was asked about."""
+        return self._act(
+            SinkCall("can_rewind", to_epoch),
+            lambda: self._outcome(self._claimable or self._target.state.ledger, to_epoch),
+        )
 
-        def look() -> RewindOutcome:
-            ledger = self._target.state.ledger
-            behind = ledger is None or ledger.epoch <= to_epoch
-            return RewindOutcome.DONE if behind or self._target.rewindable else RewindOutcome.IMPOSSIBLE
-
-        return self._act(SinkCall("can_rewind", to_epoch), look)
+    def _outcome(self, ledger: LedgerState | None, to_epoch: int) -> RewindOutcome:
+        """Say how a rewind ends."""
+        ahead = ledger is not None and to_epoch < ledger.epoch
+        return RewindOutcome.IMPOSSIBLE if ahead and not self._target.rewindable else RewindOutcome.DONE
 
     def _claimed(self, owner: Owner, on_foreign: OnForeign, adopt_epoch: int) -> LedgerState:
         """Decide a claim."""
@@ -216,7 +222,8 @@ class RecordingSink:
         def stage() -> Prepared:
             target, values = self._target, tuple(rows.arrow().to_pylist())
             target.state = replace(target.state, staged={**target.state.staged, ref: values})
-            return Prepared(len(values), {_REWINDS: target.state.rewinds})
+            columns = {} if self._schema is None else {FORM: {COLUMNS: packed(bytes(self._schema.serialize()))}}
+            return Prepared(len(values), {_REWINDS: target.state.rewinds, **columns})
 
         return self._act(SinkCall("prepare", ref.epoch, ref.generation, ref.attempt), stage)
 
@@ -253,12 +260,14 @@ class RecordingSink:
         self._act(SinkCall("abort", ref.epoch, ref.generation, ref.attempt), remove)
 
     def staged(self, token: Token) -> Any:
-        """Return the rows of a sealed token as a `pyarrow.Table`."""
+        """Return the rows of a sealed token as a `pyarrow.Table` with the columns it was prepared with."""
         ledger = self._target.state.ledger
         if ledger is None:
             raise SinkError(f"staged rows of epoch {token.epoch} are gone")
         rows = list(self._staged_rows(token, ledger.timeline))
-        return importlib.import_module("pyarrow").Table.from_pylist(rows, schema=self._schema)
+        columns = token.payload.get(FORM, {}).get(COLUMNS)
+        schema = self._schema if columns is None else _read_schema(columns, token.epoch)
+        return importlib.import_module("pyarrow").Table.from_pylist(rows, schema=schema)
 
     def ledger(self) -> LedgerState | None:
         """Ask the target."""
@@ -270,15 +279,15 @@ class RecordingSink:
 
         def go_back() -> RewindOutcome:
             ledger, state = self._our_ledger(owner), self._target.state
-            if to_epoch < ledger.epoch and not self._target.rewindable:
+            if self._outcome(ledger, to_epoch) is RewindOutcome.IMPOSSIBLE:
                 return RewindOutcome.IMPOSSIBLE
             shown = tuple(s for s in state.shown if s.timeline != owner.timeline or s.epoch <= to_epoch)
             if to_epoch < ledger.epoch:
                 last = shown[-1] if shown and shown[-1].timeline == owner.timeline else None
                 digest = last.range_digest if last and last.epoch == to_epoch else None
                 ledger = replace(ledger, epoch=to_epoch, range_digest=digest)
-            ledger = replace(ledger, rewound_in=owner.generation, rewound_to=to_epoch)
-            self._target.state = replace(state, shown=shown, ledger=ledger, rewinds=state.rewinds + 1)
+            noted = replace(ledger, rewound_in=owner.generation, rewound_to=to_epoch)
+            self._target.state = replace(state, shown=shown, ledger=noted, rewinds=state.rewinds + 1)
             return RewindOutcome.DONE
 
         return self._act(SinkCall("rewind", to_epoch, owner.generation), go_back)
@@ -332,6 +341,14 @@ class RecordingSink:
         if len(rows) != token.rows:
             raise SinkError(f"{len(rows)} rows are staged, expected {token.rows}")
         return rows
+
+
+def _read_schema(columns: str, epoch: int) -> Any:
+    pa = importlib.import_module("pyarrow")
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(unpacked(columns)))
+    except (ValueError, OSError) as error:
+        raise SinkError(f"the token of epoch {epoch} does not say which columns its rows have") from error
 
 
 def _ref_of(token: Token, timeline: UUID) -> EpochRef:
