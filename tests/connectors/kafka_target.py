@@ -61,7 +61,7 @@ class KafkaPlace:
 
     def everything(self, directory: Path) -> Any:
         topics = (topic_of(directory), markers_of(directory))
-        return self._spool.everything(directory), [self._content(topic) for topic in topics]
+        return self._spool.everything(directory), [(_partitions(topic), self._content(topic)) for topic in topics]
 
     def back_up(self, directory: Path) -> None:
         copied = {topic: self._content(topic) for topic in (topic_of(directory), markers_of(directory))}

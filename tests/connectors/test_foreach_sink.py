@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.targets import RICH_ROWS, RICH_SCHEMA, TIMELINE, SparkRows, Target, UserTarget, Writer, orders
+from connectors.targets import RICH_ROWS, RICH_SCHEMA, TIMELINE, SparkRows, Target, UserTarget, Writer, bound, orders
 from holdfast import sinks
-from holdfast.core.contracts import CommitOutcome, LedgerState, Token
+from holdfast.core.contracts import CommitOutcome, LedgerState, Owner, RewindOutcome, Token
 from holdfast.errors import PipelineDefinitionError, RetryableSinkError
 
 
@@ -95,6 +95,42 @@ def test_large_epochs_are_spooled_by_spark(spark: Any, tmp_path: Path, rows_as: 
     writer.commit(Token(1, 1, 0, 0, prepared.rows, "r", prepared.payload))
     assert counts == [500]
     assert [path for path in (tmp_path / "spool").iterdir() if path.is_dir()] == []
+
+
+def test_a_target_that_is_ahead_is_known_without_a_ledger(tmp_path: Path) -> None:
+    """Goal: who goes on without the spool of a lost machine is told. Method: the ledger goes, the target stays."""
+    user = UserTarget(tmp_path)
+    exact = target(user.write, last_committed=user.last_committed)
+    writer = Writer(exact, tmp_path)
+    for epoch in (1, 2, 3):
+        writer.write(epoch, orders(epoch))
+    (tmp_path / "spool" / "ledger.json").unlink()
+    asked = bound(exact, tmp_path)
+    assert asked.can_claim(Owner("shop", TIMELINE, 2)).epoch == 3
+    assert asked.can_rewind(2) is RewindOutcome.IMPOSSIBLE
+    assert asked.can_rewind(3) is RewindOutcome.DONE
+    assert Writer(exact, tmp_path, 2).rewind(2) is RewindOutcome.IMPOSSIBLE
+
+
+@pytest.mark.parametrize("rows_as", ["arrow", "spark"])
+def test_the_function_gets_the_columns_that_were_sealed(
+    request: pytest.FixtureRequest, tmp_path: Path, rows_as: str
+) -> None:
+    """Goal: one key has the same rows for ever. Method: the view has changed by the time the epoch is handed over."""
+    if rows_as == "spark":
+        request.getfixturevalue("spark")
+    found: list[Any] = []
+
+    def take(rows: Any, key: sinks.BatchKey) -> None:
+        table = rows if rows_as == "arrow" else rows.toArrow()
+        found.append((table.schema.names, table.to_pylist()))
+
+    token = Writer(target(take), tmp_path).prepare(1, orders(1, 2))
+    changed = pa.schema([("price", pa.float64()), ("id", pa.string()), ("amount", pa.date32())])
+    heir = Writer(target(take, rows_as=rows_as), tmp_path, 2, schema=changed)
+    assert heir.sink.staged(token).to_pylist() == orders(1, 2)
+    heir.commit(token)
+    assert found == [(["id", "name", "amount"], orders(1, 2))]
 
 
 def test_rows_come_as_arrow_or_spark() -> None:

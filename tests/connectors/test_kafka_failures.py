@@ -20,11 +20,11 @@ from connectors.kafka_failures import watched_producers
 from connectors.kafka_process import SECONDS
 from connectors.kafka_server import Broker, running
 from connectors.kafka_target import BROKER, kafka, markers_of, messages, read_kafka, topic_of
-from connectors.targets import BY_NAME, OTHER_TIMELINE, TIMELINE, Writer, ledger, orders, range_digest
+from connectors.targets import BY_NAME, OTHER_TIMELINE, TIMELINE, Writer, bound, ledger, orders, range_digest
 from holdfast.connectors import spool
 from holdfast.connectors.kafka import sink as kafka_sink
 from holdfast.connectors.kafka.ledger import KafkaLedger
-from holdfast.core.contracts import CommitOutcome, LedgerState, OnForeign
+from holdfast.core.contracts import CommitOutcome, LedgerState, OnForeign, Owner, RewindOutcome
 from holdfast.errors import Fenced, RetryableSinkError, SinkError, UnknownOutcome
 from marks import long
 
@@ -98,8 +98,13 @@ def test_whoever_comes_after_a_killed_writer_shows_its_rows_once(tmp_path: Path,
     command = [sys.executable, script, str(tmp_path), moment, json.dumps(token.to_json_value())]
     assert subprocess.run(command, timeout=120).returncode == -9
 
+    asked = bound(TARGET, tmp_path)
+    claimed = asked.can_claim(Owner("shop", TIMELINE, 2))
+    assert asked.can_rewind(1) is (RewindOutcome.DONE if claimed.epoch == 1 else RewindOutcome.IMPOSSIBLE)
     heir = Writer(TARGET, tmp_path, 2)
     shown = heir.epoch == 2
+    if not moment.endswith(SECONDS):
+        assert claimed == heir.opened, "a transaction that its writer left open is no reason to wait"
     if not moment.endswith(SECONDS):
         assert shown == (moment == "after commit_transaction")
     assert in_order(tmp_path) == (orders(1, 2, 3, 4) if shown else orders(1))

@@ -35,8 +35,9 @@ from holdfast.connectors.json_text import json_text
 from holdfast.connectors.json_values import json_objects
 from holdfast.connectors.kafka import messages as kafka_messages
 from holdfast.connectors.kafka import sink as kafka_sink
+from holdfast.connectors.kafka import sink_topics
 from holdfast.connectors.kafka.messages import VALUE, MessageColumns, Messages
-from holdfast.core.contracts import SinkContext, Token
+from holdfast.core.contracts import LedgerState, Owner, SinkContext, Token
 from holdfast.errors import MissingExtra, PipelineDefinitionError, RetryableSinkError, SinkBehind, SinkError
 
 TARGET = BY_NAME["kafka"]
@@ -47,6 +48,12 @@ EVENTS = pa.schema(
 
 def with_options(**options: Any) -> Target:
     return replace(TARGET, make=kafka(**options))
+
+
+def starting(target: Target, directory: Path, generation: int = 1) -> list[Callable[[], object]]:
+    """Return what a start does: it asks, and then it acts."""
+    owner = Owner("shop", TIMELINE, generation)
+    return [lambda: bound(target, directory).can_claim(owner), lambda: Writer(target, directory, generation)]
 
 
 def event(key: str | None, body: bytes | None, part: int | None = None, kind: str | None = None, seq: int = 0) -> Row:
@@ -195,6 +202,47 @@ def test_nested_columns_are_told_whatever_piece_of_them_is_asked_for() -> None:
             assert json_objects(batch.slice(first, last - first)).to_pylist() == told[first:last]
 
 
+# --- rows that were sealed before the sink was defined anew
+
+
+def test_what_was_sealed_is_sent_as_it_was_prepared(tmp_path: Path, records: Callable[[], list[Record]]) -> None:
+    """Goal: another key, header or value of now does not change rows of then. Method: everything is another now."""
+    then = with_options(key="key", value="body", headers={"z": "kind", "a": "seq"})
+    token = Writer(then, tmp_path, schema=EVENTS).prepare(1, [event("k", b"body", kind="new", seq=7)])
+    token = Token.from_json_value(json.loads(json.dumps(token.to_json_value(), sort_keys=True)))
+    now = with_options(key="name", omit="part")
+    schema = pa.schema([("name", pa.string()), ("part", pa.int32()), ("seq", pa.string())])
+    heir = Writer(now, tmp_path, 2, schema=schema)
+    assert heir.sink.staged(token).to_pylist() == [event("k", b"body", kind="new", seq=7)]
+    heir.commit(token)
+    heir.write(2, [{"name": "n", "part": 0, "seq": "8"}])
+    assert [(r.key, r.value, r.headers) for r in records()] == [
+        (b"k", b"body", (("z", b"new"), ("a", b"7"))),
+        (b"n", b'{"name":"n","seq":"8"}', ()),
+    ]
+
+
+@pytest.mark.usefixtures("kafka_broker")
+def test_columns_of_another_type_are_told_as_they_were(tmp_path: Path) -> None:
+    token = Writer(TARGET, tmp_path).prepare(1, orders(1))
+    changed = pa.schema([("id", pa.string()), ("name", pa.int64()), ("amount", pa.string())])
+    heir = Writer(TARGET, tmp_path, 2, schema=changed)
+    assert heir.sink.staged(token).to_pylist() == orders(1)
+    heir.commit(token)
+    assert read_kafka(tmp_path) == orders(1)
+
+
+@pytest.mark.usefixtures("kafka_broker")
+def test_a_form_of_which_no_message_can_be_made_is_refused(tmp_path: Path) -> None:
+    writer = Writer(TARGET, tmp_path)
+    token = writer.prepare(1, orders(1))
+    for changes in ({"key": "nobody"}, {"headers": 7}, {"unheard": "of"}):
+        form = {**token.payload["form"], **changes}
+        with pytest.raises(SinkError, match="no messages can be made of the rows of epoch 1"):
+            writer.sink.commit(replace(token, payload={**token.payload, "form": form}))
+    assert read_kafka(tmp_path) == []
+
+
 # --- what is refused before the epoch is decided
 
 
@@ -299,7 +347,24 @@ def test_the_marker_topic_is_compacted_and_has_one_partition(kafka_broker: Broke
         "range_digest": range_digest(1),
         "rewinds": 0,
         "base": 0,
+        "nonce": "",
+        "rewound_in": 0,
+        "rewound_to": 0,
     }
+
+
+def test_markers_of_before_processes_had_names_and_rewinds_were_noted_are_read(
+    kafka_broker: Broker, tmp_path: Path
+) -> None:
+    Writer(TARGET, tmp_path, 3).write(1, orders(1))
+    *_, marker = kafka_broker.consume(markers_of(tmp_path))
+    old = {**json.loads(marker.value or b""), "generation": 4, "epoch": 7}
+    for name in ("nonce", "rewound_in", "rewound_to"):
+        del old[name]
+    kafka_broker.produce(markers_of(tmp_path), [((marker.key or b"").decode(), json.dumps(old))])
+    owner = Owner("shop", TIMELINE, 5, "0000000a")
+    expected = LedgerState(TIMELINE, 5, 7, range_digest(1), "0000000a")
+    assert bound(TARGET, tmp_path).can_claim(owner) == bound(TARGET, tmp_path).open(owner) == expected
 
 
 @pytest.mark.parametrize(
@@ -314,16 +379,17 @@ def test_a_marker_topic_that_would_forget_is_refused(
     kafka_broker: Broker, tmp_path: Path, partitions: int, policy: str, message: str
 ) -> None:
     kafka_broker.create_topic(markers_of(tmp_path), partitions, cleanup_policy=policy)
-    with pytest.raises(SinkError, match=message):
-        Writer(TARGET, tmp_path)
+    for act in starting(TARGET, tmp_path):
+        with pytest.raises(SinkError, match=message):
+            act()
 
 
 def test_a_marker_topic_with_other_things_in_it_is_refused(kafka_broker: Broker, tmp_path: Path) -> None:
     kafka_broker.create_topic(markers_of(tmp_path), cleanup_policy="compact")
     kafka_broker.produce(markers_of(tmp_path), [("key", '{"epoch": 4}')])
-    for _ in range(2):
+    for act in starting(TARGET, tmp_path) * 2:
         with pytest.raises(SinkError, match="a record at offset 0 that is no marker of ours"):
-            Writer(TARGET, tmp_path)
+            act()
 
 
 def test_a_marker_topic_need_not_begin_at_its_beginning(kafka_broker: Broker, tmp_path: Path) -> None:
@@ -339,8 +405,9 @@ def test_a_marker_topic_need_not_begin_at_its_beginning(kafka_broker: Broker, tm
 
 @pytest.mark.usefixtures("kafka_broker")
 def test_missing_topics_are_not_created_when_told_so(tmp_path: Path) -> None:
-    with pytest.raises(SinkError, match=f"topic '{markers_of(tmp_path)}' does not exist, and the sink was told"):
-        Writer(with_options(create=False), tmp_path)
+    for act in starting(with_options(create=False), tmp_path):
+        with pytest.raises(SinkError, match=f"topic '{markers_of(tmp_path)}' does not exist, and the sink was told"):
+            act()
     Writer(TARGET, tmp_path)
     Writer(with_options(create=False), tmp_path, 2)
 
@@ -348,8 +415,18 @@ def test_missing_topics_are_not_created_when_told_so(tmp_path: Path) -> None:
 def test_a_topic_that_is_gone_is_not_silently_replaced(kafka_broker: Broker, tmp_path: Path) -> None:
     Writer(TARGET, tmp_path).write(1, orders(1))
     kafka_broker.delete_topic(topic_of(tmp_path))
-    with pytest.raises(SinkBehind, match="is gone, but its marker says that it has epoch 1"):
-        Writer(TARGET, tmp_path, 2)
+    for act in starting(TARGET, tmp_path, 2):
+        with pytest.raises(SinkBehind, match="is gone, but its marker says that it has epoch 1"):
+            act()
+
+
+def test_topics_that_the_brokers_would_not_create_are_refused_before_they_are_asked_to(
+    kafka_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink_topics, "_BROKERS_CHOICE", 3)  # More copies than there are brokers.
+    for act in starting(TARGET, tmp_path):
+        with pytest.raises(SinkError, match=r"creating topic .*[Rr]eplication"):
+            act()
 
 
 # --- the spool
@@ -408,16 +485,18 @@ def test_a_login_works_and_a_wrong_one_says_so_without_the_password(
 def test_nobody_at_the_address_asks_for_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_sink, "_PATIENCE_SECONDS", 1.0)
     monkeypatch.setenv(BROKER, "127.0.0.1:9")
-    with pytest.raises(RetryableSinkError, match=r"Kafka at 127.0.0.1:9, .*refused"):
-        Writer(TARGET, tmp_path)
+    for act in starting(TARGET, tmp_path):
+        with pytest.raises(RetryableSinkError, match=r"Kafka at 127.0.0.1:9, .*refused"):
+            act()
     with pytest.raises(RetryableSinkError, match=r"Kafka at 127.0.0.1:9, .*refused"):
         bound(TARGET, tmp_path).ledger()
 
 
 @pytest.mark.usefixtures("kafka_broker")
 def test_a_transaction_longer_than_the_brokers_allow_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SinkError, match="lower transaction_seconds, or raise the brokers' limit"):
-        Writer(with_options(transaction_seconds=3600), tmp_path)
+    for act in starting(with_options(transaction_seconds=3600), tmp_path):
+        with pytest.raises(SinkError, match="lower transaction_seconds, or raise the brokers' limit"):
+            act()
 
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Rows that wait for a target that cannot keep them unseen: here, and beside checkpoints in object storage."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from pyspark.sql import SparkSession
 from connectors.targets import (
     BESIDE,
     BY_NAME,
+    OTHER_TIMELINE,
     SCHEMA,
     TIMELINE,
     Files,
@@ -21,7 +23,7 @@ from connectors.targets import (
     range_digest,
 )
 from holdfast import sinks
-from holdfast.core.contracts import CommitOutcome, LedgerState, Token
+from holdfast.core.contracts import CommitOutcome, LedgerState, OnForeign, Owner, RewindOutcome, Token
 from holdfast.errors import Fenced, RetryableSinkError, SinkError, TransientStoreError
 from holdfast.stores.materials import DirectoryMaterials
 
@@ -173,6 +175,41 @@ def test_a_ledger_without_a_target_goes_where_the_checkpoints_are(tmp_path: Path
     second.write(2, orders(2))
     assert Writer(target, tmp_path, 3, machine="a").opened.epoch == 2, "what this machine remembers is older"
     assert calls == [1, 2]
+
+
+def test_old_ledgers_are_read_as_they_are(tmp_path: Path) -> None:
+    """Goal: a ledger from before processes had names goes on. Method: one without the keys of later."""
+    target = BY_NAME["foreach-batch"]
+    Writer(target, tmp_path, 3).write(1, orders(1))
+    path = tmp_path / "spool" / "ledger.json"
+    old = json.loads(path.read_bytes())
+    for name in ("nonce", "rewound_in", "rewound_to"):
+        del old[name]
+    path.write_text(json.dumps(old))
+    owner = Owner("shop", TIMELINE, 4, "0000000a")
+    expected = LedgerState(TIMELINE, 4, 1, range_digest(1), "0000000a")
+    assert bound(target, tmp_path).can_claim(owner) == bound(target, tmp_path).open(owner) == expected
+
+
+def test_a_rewind_is_asked_about_as_the_claim_would_leave_the_target(tmp_path: Path, target: Target) -> None:
+    """Goal: epochs of another timeline do not refuse `--fresh --sinks append`. Method: ask for both, then do it."""
+    old = Writer(target, tmp_path, timeline=OTHER_TIMELINE)
+    for epoch in (1, 2, 3):
+        old.write(epoch, orders(epoch))
+    assert bound(target, tmp_path).can_rewind(0) is RewindOutcome.IMPOSSIBLE
+    for on_foreign, epoch in ((OnForeign.APPEND, 0), (OnForeign.ADOPT, 2)):
+        asked = bound(target, tmp_path)
+        asked.can_claim(Owner("shop", TIMELINE, 1), on_foreign=on_foreign, adopt_epoch=epoch)
+        assert asked.can_rewind(epoch) is RewindOutcome.DONE
+    new = Writer(target, tmp_path, on_foreign=OnForeign.ADOPT, adopt_epoch=2)
+    assert new.rewind(2) is RewindOutcome.DONE
+
+
+def test_a_spool_that_cannot_be_written_to_is_found_before_anything_happens(tmp_path: Path, target: Target) -> None:
+    (tmp_path / "in_the_way").touch()
+    for place in ("in_the_way", "in_the_way/spool"):
+        with pytest.raises(RetryableSinkError, match="in_the_way"):
+            bound(target, tmp_path, machine=place).can_claim(Owner("shop", TIMELINE, 1))
 
 
 def test_a_damaged_ledger_says_where_it_is(tmp_path: Path) -> None:

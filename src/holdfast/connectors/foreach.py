@@ -14,7 +14,7 @@ from holdfast.connectors import disk_trouble
 from holdfast.connectors.arrow_types import plain_schema
 from holdfast.connectors.extras import pa, spark_sql
 from holdfast.connectors.forms import Form
-from holdfast.connectors.ledger import REWINDS, LedgerRecord, claim, fenced, must_commit
+from holdfast.connectors.ledger import REWINDS, LedgerRecord, claim, fenced, must_commit, rewind_forward_only
 from holdfast.connectors.parquet_files import expect_rows, read_batches, read_parquet, row_count
 from holdfast.connectors.spool import Spool
 from holdfast.connectors.spool_ledger import SpoolLedger
@@ -91,7 +91,7 @@ class ForeachBatchSink:
     ) -> LedgerState:
         """Decide as `open` does. Takes no lock, which would be a file: a ledger is replaced as a whole."""
         with disk_trouble.may_pass("claiming the spool"):
-            self._ledger.check_writable()
+            self._spool.check_writable()
             self._claimable = self._claimed(owner, on_foreign, adopt_epoch)
             return self._asked(self._claimable).state()
 
@@ -99,7 +99,7 @@ class ForeachBatchSink:
         """Compare with where `open` would leave us: that knows the timeline by which the target is asked."""
         with disk_trouble.may_pass("asking the ledger"):
             record = self._claimable or self._ledger.read()
-            return _outcome(None if record is None else self._asked(record), to_epoch)
+            return rewind_forward_only(None if record is None else self._asked(record), to_epoch)
 
     def open(self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0) -> LedgerState:
         """Claim the ledger beside the spool. It cannot remove what the function wrote for another timeline."""
@@ -195,7 +195,7 @@ class ForeachBatchSink:
             record = None if found is None else self._asked(found)
             if record is None or not record.belongs_to(self._owner):
                 raise fenced(record, self._owner)
-            outcome = _outcome(record, to_epoch)
+            outcome = rewind_forward_only(record, to_epoch)
             if outcome is RewindOutcome.IMPOSSIBLE:
                 return outcome
             moved = record.rewound(to_epoch, None)
@@ -205,9 +205,3 @@ class ForeachBatchSink:
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-def _outcome(record: LedgerRecord | None, to_epoch: int) -> RewindOutcome:
-    """Say how a rewind ends: what the function did cannot be undone from here."""
-    ahead = record is not None and to_epoch < record.epoch
-    return RewindOutcome.IMPOSSIBLE if ahead else RewindOutcome.DONE

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from holdfast.core.contracts import LedgerState, OnForeign, Owner, Token
+from holdfast.core.contracts import LedgerState, OnForeign, Owner, RewindOutcome, Token
 from holdfast.errors import Fenced, ForeignTimeline, SinkError
 
 REWINDS = "rewinds"
@@ -127,6 +127,12 @@ def must_commit(record: LedgerRecord | None, owner: Owner, token: Token) -> bool
     if token.payload.get(REWINDS) != record.rewinds:
         raise SinkError(f"the token of epoch {token.epoch} was prepared before the target was rewound")
     return True
+
+
+def rewind_forward_only(record: LedgerRecord | None, to_epoch: int) -> RewindOutcome:
+    """Say how a rewind ends of a target from which nothing can be taken back."""
+    ahead = record is not None and to_epoch < record.epoch
+    return RewindOutcome.IMPOSSIBLE if ahead else RewindOutcome.DONE
 
 
 def fenced(record: LedgerRecord | None, owner: Owner) -> Fenced:

@@ -5,6 +5,7 @@ process that goes on from them may run on another machine.
 """
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -31,6 +32,16 @@ class Spool:
         self._place, self._sink, self._copies = os.path.abspath(context.spool), context.name, context.spool_copies
         self._ours: set[str] = set()
         """What this process staged: it knows the bytes and need not read them again."""
+
+    def check_writable(self) -> None:
+        """Refuse a folder that could not be made or written to; `OSError`, as from writing. Changes nothing."""
+        found = self._place
+        while not os.path.lexists(found):
+            found = os.path.dirname(found)
+        if not os.path.isdir(found):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), found)
+        if not os.access(found, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), found)
 
     def stage(self, rows: Rows, ref: EpochRef, schema: Any) -> Payload:
         """Write an epoch, durably; return what finds it again."""

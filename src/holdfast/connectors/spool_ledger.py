@@ -1,7 +1,6 @@
 """A ledger beside the spool, for sinks whose target cannot keep one."""
 
 import contextlib
-import errno
 import json
 import os
 
@@ -20,16 +19,6 @@ class SpoolLedger:
     def __init__(self, context: SinkContext) -> None:
         self._folder, self._elsewhere = os.path.abspath(context.spool), context.spool_copies
         self._path = os.path.join(self._folder, _NAME)
-
-    def check_writable(self) -> None:
-        """Refuse a folder that could not be made or written to; `OSError`, as from writing. Changes nothing."""
-        found = self._folder
-        while not os.path.lexists(found):
-            found = os.path.dirname(found)
-        if not os.path.isdir(found):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), found)
-        if not os.access(found, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), found)
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """Hold the ledger against other processes on this machine."""

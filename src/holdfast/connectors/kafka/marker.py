@@ -76,13 +76,13 @@ class MarkerReader:
         self._position = 0
         self._records: dict[bytes, tuple[MarkerKey, LedgerRecord]] = {}
 
-    def read(self) -> Markers:
+    def read(self, *, wait: bool = True) -> Markers:
         """Return what is committed now.
 
         Waits for transactions that are about to end. One whose writer vanished blocks the view for longer, and
-        nobody can say then how it will end: `RetryableSinkError`.
+        nobody can say then how it will end: `RetryableSinkError`. Unless told to `wait` it reads up to the first one.
         """
-        end = self._end()
+        end = self._end(wait)
         if self._consumer is None or end < self._position:
             self._begin()
         try:
@@ -93,11 +93,12 @@ class MarkerReader:
             raise
         return Markers(dict(self._records.values()))
 
-    def _end(self) -> int:
-        """Return where the topic ends, open transactions included: a committed marker may stand behind them."""
+    def _end(self, wait: bool) -> int:
+        """Return where the topic ends, with open transactions: a committed marker may stand behind them."""
+        levels = confluent_kafka.IsolationLevel
+        level = levels.READ_UNCOMMITTED if wait else levels.READ_COMMITTED
         partition = confluent_kafka.TopicPartition(self._topic, _PARTITION)
         wanted = {partition: confluent_admin.OffsetSpec.latest()}
-        level = confluent_kafka.IsolationLevel.READ_UNCOMMITTED
         admin = self._clients.admin
         with self._clients.answering(f"reading topic '{self._topic}'", admin):
             (answer,) = admin.list_offsets(

@@ -6,7 +6,7 @@ the view are in that JSON.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from typing import Any
 
@@ -38,6 +38,15 @@ class MessageColumns:
     headers: Mapping[str, str] = field(default_factory=dict)
     partition: str | None = None
     omit: tuple[str, ...] = ()
+
+    def to_settings(self) -> dict[str, Any]:
+        """Return JSON values for the form of a token. Headers keep their order, which an object would lose."""
+        return {**asdict(self), "headers": [list(pair) for pair in self.headers.items()], "omit": list(self.omit)}
+
+    @classmethod
+    def of_settings(cls, settings: Mapping[str, Any]) -> "MessageColumns":
+        """Return what `to_settings` was made of."""
+        return cls(**{**settings, "headers": dict(settings["headers"]), "omit": tuple(settings["omit"])})
 
 
 @dataclass(frozen=True)

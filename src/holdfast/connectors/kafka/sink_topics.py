@@ -21,6 +21,7 @@ _MARKER_SETTINGS = {
     "segment.ms": str(24 * 3600 * 1000),
     "min.cleanable.dirty.ratio": "0.1",
 }
+_LONGEST_TRANSACTION = "transaction.max.timeout.ms"
 _TICK_SECONDS = 0.05
 
 
@@ -43,6 +44,17 @@ class SinkTopics:
         """Create the marker topic, or refuse one that would forget markers or mix their order."""
         if not self.partitions(topic):
             self.create(topic, _MARKER_PARTITIONS, _MARKER_SETTINGS)
+        self._check_markers(topic)
+
+    def can_have_markers(self, topic: str) -> bool:
+        """Whether the marker topic is there. Refuses what `ensure_markers` would, and creates nothing."""
+        if self.partitions(topic):
+            self._check_markers(topic)
+            return True
+        self.can_create(topic, _MARKER_PARTITIONS, _MARKER_SETTINGS)
+        return False
+
+    def _check_markers(self, topic: str) -> None:
         partitions, policy = self.partitions(topic), self._settings(topic)["cleanup.policy"]
         if partitions != _MARKER_PARTITIONS:
             raise SinkError(
@@ -73,15 +85,39 @@ class SinkTopics:
         self, topic: str, partitions: int = _BROKERS_CHOICE, settings: Mapping[str, str] | None = None
     ) -> None:
         """Create a topic, and wait until it can be used; somebody else may do so at the same time."""
-        if not self._create:
-            raise SinkError(f"topic '{topic}' does not exist, and the sink was told not to create it")
-        new = confluent_admin.NewTopic(topic, partitions, _BROKERS_CHOICE, config=dict(settings or {}))
-        self._answer(f"creating topic '{topic}'", "create_topics", [new])
+        self._ask_for(topic, partitions, settings)
         give_up = SYSTEM_CLOCK.monotonic() + self._clients.patience_seconds
         while not self._can_be_used(topic):
             if SYSTEM_CLOCK.monotonic() > give_up:
                 raise RetryableSinkError(f"Kafka: topic '{topic}' was created and is not there yet")
             SYSTEM_CLOCK.sleep(_TICK_SECONDS)
+
+    def can_create(
+        self, topic: str, partitions: int = _BROKERS_CHOICE, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """Refuse what `create` would, and create nothing: the brokers look at the request only."""
+        self._ask_for(topic, partitions, settings, validate_only=True)
+
+    def _ask_for(
+        self, topic: str, partitions: int, settings: Mapping[str, str] | None, *, validate_only: bool = False
+    ) -> None:
+        if not self._create:
+            raise SinkError(f"topic '{topic}' does not exist, and the sink was told not to create it")
+        new = confluent_admin.NewTopic(topic, partitions, _BROKERS_CHOICE, config=dict(settings or {}))
+        self._answer(f"creating topic '{topic}'", "create_topics", [new], validate_only=validate_only)
+
+    def longest_transaction_ms(self) -> int | None:
+        """Return what the brokers allow; None where they do not tell us."""
+        admin, patience = self._clients.admin, self._clients.patience_seconds
+        with self._clients.answering("asking about brokers", admin):
+            broker = next(iter(admin.list_topics(timeout=patience).brokers))
+        kind = confluent_admin.ConfigResource.Type.BROKER
+        try:
+            return int(self._settings_of(kind, str(broker))[_LONGEST_TRANSACTION])
+        except SinkError as error:
+            if isinstance(error, RetryableSinkError):
+                raise
+            return None  # Settings of brokers may be for others' eyes; then beginning a transaction tells.
 
     def _can_be_used(self, topic: str) -> bool:
         """Whether every partition answers: brokers learn that they lead one after the cluster says so."""
@@ -99,16 +135,20 @@ class SinkTopics:
         return True
 
     def _settings(self, topic: str) -> dict[str, str]:
-        wanted = confluent_admin.ConfigResource(confluent_admin.ConfigResource.Type.TOPIC, topic)
-        answer = self._answer(f"asking for the settings of topic '{topic}'", "describe_configs", [wanted])
+        return self._settings_of(confluent_admin.ConfigResource.Type.TOPIC, topic)
+
+    def _settings_of(self, kind: Any, name: str) -> dict[str, str]:
+        wanted = confluent_admin.ConfigResource(kind, name)
+        what = f"asking for the settings of {kind.name.lower()} '{name}'"
+        answer = self._answer(what, "describe_configs", [wanted])
         return {name: entry.value for name, entry in answer.items()}
 
-    def _answer(self, what: str, request: str, argument: Any) -> Any:
+    def _answer(self, what: str, request: str, argument: Any, **options: Any) -> Any:
         """Return what the only future of a request brings; None for a topic that is there already."""
         admin, patience = self._clients.admin, self._clients.patience_seconds
         with self._clients.answering(what, admin):
             try:
-                (answer,) = getattr(admin, request)(argument, request_timeout=patience).values()
+                (answer,) = getattr(admin, request)(argument, request_timeout=patience, **options).values()
                 return answer.result()
             except confluent_kafka.KafkaException as error:
                 said = error.args[0].name()
