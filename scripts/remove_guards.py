@@ -50,6 +50,8 @@ PULL = (f"{SYNC}pull.py",)
 HEALING = ("tests/engine/test_healing.py",)
 OPERATORS = "tests/spark/test_operators.py::test_crashes_damage_and_a_lost_working_directory_change_nothing"
 HISTORY = ("tests/engine/test_history_observer.py",)
+CONTROLS = ("tests/connectors/test_source_controls.py",)
+SOURCE_FILES = ("tests/spark/test_source_files.py", "-k", "not other_file_systems")
 POLLED = ("tests/interfaces/test_http_checkpoint_api.py", "-k", "storage_that_hangs")
 
 
@@ -474,6 +476,34 @@ GUARDS = [
         (f"{TRAPS}::test_a_batch_that_claims_a_stale_order_is_computed",),
     ),
     Guard(
+        "files of a range that are gone stop its replay",
+        "spark/source_files.py",
+        "if not there]",
+        "if False]",
+        SOURCE_FILES,
+    ),
+    Guard(
+        "files that were read before the range may be gone",
+        "spark/source_files.py",
+        "first.get(source, -1) < entry",
+        "-1 < entry",
+        SOURCE_FILES,
+    ),
+    Guard(
+        "files that were read after the range may be gone",
+        "spark/source_files.py",
+        ' <= last.get(source, entry["batchId"]):',
+        ":",
+        SOURCE_FILES,
+    ),
+    Guard(
+        "lines of other inputs exempt no file",
+        "spark/source_files.py",
+        "    if len(lines) != len(inputs):\n        return {}\n",
+        "    inputs = inputs[: len(lines)]\n",
+        SOURCE_FILES,
+    ),
+    Guard(
         "the source log is compacted as Spark expects",
         "spark/workdir.py",
         "    compact_as_expected(target, compact_interval)\n",
@@ -691,6 +721,13 @@ GUARDS = [
         DELTA_LOST,
     ),
     Guard(
+        "Delta source: a beginning that is only asked for is not noted",
+        "connectors/delta/source.py",
+        "            self._first(Feed(self._settings))\n",
+        "            self.begin()\n",
+        (*CONTROLS, "-k", "delta"),
+    ),
+    Guard(
         "a Delta table that was replaced is noticed",
         "connectors/delta/source.py",
         'if noted is not None and json.loads(noted)["id"] != feed.shape.id:',
@@ -710,6 +747,13 @@ GUARDS = [
         " or (last and end.file > len(files)):",
         ":",
         DELTA_LOST,
+    ),
+    Guard(
+        "MySQL: whoever only asks takes no snapshot",
+        "connectors/mysql_cdc/control.py",
+        "            self._can_begin()\n",
+        "            self.begin()\n",
+        (*CONTROLS, "-k", "mysql_cdc"),
     ),
     Guard(
         "MySQL: an unfinished transaction never happened",
@@ -1041,6 +1085,20 @@ GUARDS = [
         (*KAFKA_FAILS, "-k", "fill"),
     ),
     Guard(
+        "Kafka source: a beginning that is only asked for is not noted",
+        "connectors/kafka/control.py",
+        "            self._beginning()\n",
+        "            self.begin()\n",
+        (*CONTROLS, "-k", "kafka"),
+    ),
+    Guard(
+        "Kafka source: whoever only asks does not forget which topic it was",
+        "connectors/kafka/control.py",
+        "            self._refuse_lost(offsets)\n",
+        "            self.check(offsets)\n",
+        ("tests/connectors/test_kafka_source.py", "-k", "only_asks"),
+    ),
+    Guard(
         "Kafka source: a topic that a pattern found is known when it is created again",
         "connectors/kafka/control.py",
         "        if topics.keys() - known.keys():\n",
@@ -1270,6 +1328,27 @@ GUARDS = [
         "    if lsn > slot.confirmed:\n",
         "    if True:\n",
         (f"{PG_CDC}::test_the_slot_moves_when_it_is_acknowledged_but_not_all_the_time",),
+    ),
+    Guard(
+        "PostgreSQL CDC: whoever only asks publishes nothing",
+        "connectors/postgres_cdc/control.py",
+        "        can_publish(self._session, self._settings, table)\n",
+        "        ensure_publication(self._session, self._settings, table)\n",
+        (*CONTROLS, "-k", "postgres_cdc"),
+    ),
+    Guard(
+        "PostgreSQL CDC: whoever only asks makes no slot",
+        "connectors/postgres_cdc/control.py",
+        "            self._refuse_lost(offsets)\n",
+        "            self.check(offsets)\n",
+        (f"{PG_CDC_FAILS}::test_whoever_only_asks_makes_no_slot_and_notes_no_table",),
+    ),
+    Guard(
+        "PostgreSQL CDC: a chunk of the snapshot that is gone is found at a start",
+        "connectors/postgres_cdc/snapshot.py",
+        "snapshot is None or _chunk_name(number) not in names]",
+        "snapshot is None]",
+        (f"{PG_CDC_FAILS}::test_a_chunk_of_the_snapshot_that_is_gone_is_found_at_the_start",),
     ),
     Guard(
         "PostgreSQL CDC: a slot of another pipeline is left alone",

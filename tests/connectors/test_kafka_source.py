@@ -164,6 +164,22 @@ def test_a_topic_that_is_created_again_is_not_mistaken_for_the_old_one(
     control().check({"partition-0": "1"})  # Whoever decided to go on is not asked again.
 
 
+def test_whoever_only_asks_does_not_forget_which_topic_it_was(
+    kafka: Broker, topic: str, control: Controls, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: a start that is refused elsewhere has accepted nothing. Method: ask, as one that would go on without."""
+    control().begin()
+    kafka.delete_topic(topic)
+    kafka.create_topic(topic, partitions=2)
+    kafka.produce(topic, ["x", "y"])
+    control(on_history_lost="continue").can_read({"partition-0": "1"})
+    control(on_history_lost="continue").can_read(None)
+    assert not caplog.records, "whoever acts says what is gone"
+    for ask in (control().can_read, control().check):
+        with pytest.raises(SourceHistoryLost, match=r"was deleted and created again, its offsets stand for other"):
+            ask({"partition-0": "1"})
+
+
 def test_a_topic_that_a_pattern_found_meanwhile_is_known_when_it_is_created_again(
     kafka: Broker, topic: str, control: Controls
 ) -> None:

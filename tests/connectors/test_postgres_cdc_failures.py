@@ -112,8 +112,9 @@ def test_a_slot_of_somebody_else_is_left_alone(new: New, tmp_path: Path, snapsho
     insert(world, 1)
     world.directory = tmp_path / "another pipeline"
     world.life()
-    with pytest.raises(SourceError, match="exists already, and this pipeline did not make it"):
-        world.control.begin()
+    for refused in (lambda: world.control.can_read(None), world.control.begin):
+        with pytest.raises(SourceError, match="exists already, and this pipeline did not make it"):
+            refused()
     world.directory = tmp_path / "0"
     world.life()
     world.control.check(start)
@@ -356,10 +357,39 @@ def test_a_snapshot_that_was_removed_is_history_lost(new: New) -> None:
     start = world.begin()
     for file in (world.directory / "materials").rglob("*.json"):
         file.unlink()
-    with pytest.raises(SourceHistoryLost, match="chunk 0 of the snapshot comes next"):
-        world.control.check(start)
+    for look in (world.control.can_read, world.control.check):
+        with pytest.raises(SourceHistoryLost, match="chunk 0 of the snapshot comes next"):
+            look(start)
     with pytest.raises(SourceHistoryLost, match="chunk 0 of the snapshot comes next"):
         world.next(start)
+
+
+def test_a_chunk_of_the_snapshot_that_is_gone_is_found_at_the_start(new: New) -> None:
+    world = new()
+    insert(world, 1)
+    start = world.begin()
+    [chunk] = (world.directory / "materials").rglob("*.parquet")
+    chunk.unlink()
+    for look in (world.control.can_read, world.control.check):
+        with pytest.raises(SourceHistoryLost, match="chunk 0 of the snapshot comes next, and it is gone"):
+            look(start)
+    world.control.check(world.control.head())
+
+
+def test_whoever_only_asks_makes_no_slot_and_notes_no_table(new: New) -> None:
+    """Goal: a start that is refused elsewhere gave nothing up. Method: ask as one that goes on without its slot."""
+    world = new(snapshot=False)
+    start = world.begin()
+    world.sql("SELECT pg_drop_replication_slot(%s)", world.slot)
+    noted = world.directory / "materials" / "table.json"
+    noted.unlink()
+    world.life(on_history_lost="continue")
+    world.control.can_read(start)
+    assert world.sql("SELECT slot_name FROM pg_replication_slots WHERE slot_name = %s", world.slot) == []
+    assert not noted.exists()
+    world.control.check(start)
+    assert world.slot_stands_at()
+    assert noted.exists()
 
 
 def test_a_publication_that_was_dropped_stops_the_reader(new: New, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -471,9 +501,22 @@ def test_a_role_that_may_not_publish_is_told_what_to_ask_for(new: New) -> None:
     world.sql(f"GRANT SELECT ON {world.table} TO {world.schema}")
     world.url = world.url.replace("postgres@", f"{world.schema}@")
     world.life()
-    with pytest.raises(SourceError, match=r"Somebody who may must type: (CREATE PUBLICATION .*)") as refused:
-        world.begin()
-    world.sql(str(refused.value).partition("must type: ")[2])
+    typed = []
+    for ask in (lambda: world.control.can_read(None), world.begin):
+        with pytest.raises(SourceError, match=r"Somebody who may must type: (CREATE PUBLICATION .*)") as refused:
+            ask()
+        typed.append(str(refused.value).partition("must type: ")[2])
+    assert typed[0] == typed[1]
+    world.sql(f"ALTER TABLE {world.table} OWNER TO {world.schema}")
+    with pytest.raises(SourceError, match="only a role that may create in the database can create it"):
+        world.control.can_read(None)
+    world.sql(f"ALTER TABLE {world.table} OWNER TO postgres")
+    world.sql(typed[0])
+    world.sql(f"REVOKE SELECT ON {world.table} FROM {world.schema}")
+    with pytest.raises(SourceError, match="permission denied for table"):
+        world.control.can_read(None)
+    world.sql(f"GRANT SELECT ON {world.table} TO {world.schema}")
+    world.control.can_read(None)
     insert(world, 1)
     start = world.begin()
     insert(world, 2)

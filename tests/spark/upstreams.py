@@ -46,6 +46,14 @@ class Log(Upstream):
     def forget(self) -> None:
         """Lose everything that arrived so far, as a system does that was told to keep less."""
 
+    @abstractmethod
+    def state(self) -> object:
+        """Return all that a reader could change there: what is kept for it, what it noted."""
+
+    @abstractmethod
+    def nowhere(self) -> SourceSpec:
+        """Return a source of the same system that cannot begin."""
+
 
 class Topic(Log):
     name = "kafka"
@@ -58,13 +66,23 @@ class Topic(Log):
         broker.create_topic(self._topic)
 
     def spec(self, most: int, **settings: Any) -> SourceSpec:
-        return sources.kafka(self._broker.bootstrap, topics=self._topic, max_records=most, **settings)
+        return sources.kafka(
+            self._broker.bootstrap, topics=self._topic, group_id=self._topic, max_records=most, **settings
+        )
 
     def add(self, *numbers: int) -> None:
         self._broker.produce(self._topic, [str(number) for number in numbers])
 
     def forget(self) -> None:
         self._broker.delete_records(self._topic, {0: -1})
+
+    def state(self) -> object:
+        listed = self._broker.admin.list_topics(timeout=30).topics
+        topics = {name: len(topic.partitions) for name, topic in listed.items() if not name.startswith("__")}
+        return topics, self._broker.group_offsets(self._topic, self._topic, 1)
+
+    def nowhere(self) -> SourceSpec:
+        return sources.kafka(self._broker.bootstrap, topics="nowhere", group_id=self._topic)
 
 
 class PostgresTable(Log):
@@ -89,6 +107,15 @@ class PostgresTable(Log):
 
     def forget(self) -> None:
         self._run(f"SELECT pg_replication_slot_advance('{self._table}', pg_current_wal_flush_lsn())")
+
+    def state(self) -> object:
+        slots = "SELECT slot_name, confirmed_flush_lsn, wal_status FROM pg_replication_slots ORDER BY 1"
+        publications = "SELECT p.*, t.* FROM pg_publication p NATURAL LEFT JOIN pg_publication_tables t ORDER BY 1"
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            return [connection.execute(query).fetchall() for query in (slots, publications)]
+
+    def nowhere(self) -> SourceSpec:
+        return sources.postgres_cdc(self._url, "nowhere")
 
 
 class MariaTable(Log):
@@ -116,6 +143,12 @@ class MariaTable(Log):
         while self._server.run(f"PURGE BINARY LOGS TO '{newest}'", "SHOW BINARY LOGS")[0][0] != newest:
             time.sleep(0.05)  # The server needs a file until all of its transactions are in the tables for good.
 
+    def state(self) -> object:
+        return self._server.run("SHOW BINARY LOGS")
+
+    def nowhere(self) -> SourceSpec:
+        return sources.mysql_cdc(self._server.url, "nowhere")
+
 
 class Versions(Log):
     name = "delta"
@@ -140,6 +173,12 @@ class Versions(Log):
     def forget(self) -> None:
         DeltaTable(self._path).optimize.compact()
         DeltaTable(self._path).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+
+    def state(self) -> object:
+        return {path: path.read_bytes() for path in Path(self._path).rglob("*") if path.is_file()}
+
+    def nowhere(self) -> SourceSpec:
+        return sources.delta(f"{self._path}-nowhere")
 
 
 class Files(Upstream):

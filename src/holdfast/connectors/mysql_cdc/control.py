@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.connectors.change_rows import MATERIALS, STARTING_OFFSET
-from holdfast.connectors.mysql_cdc.columns import columns_of, find_table
+from holdfast.connectors.mysql_cdc.columns import CdcColumn, CdcTable, columns_of, find_table
 from holdfast.connectors.mysql_cdc.places import LogPlaces
 from holdfast.connectors.mysql_cdc.position import Position, file_number
 from holdfast.connectors.mysql_cdc.session import Session
@@ -41,10 +41,16 @@ class MysqlCdcControl:
     def can_read(self, offsets: Offsets | None) -> None:
         """Ask the server. Without a position: whether its log can be followed, and where that ends."""
         if offsets is None:
-            self._check_table()
-            self._session.log_end()
+            self._can_begin()
         else:
             self._refuse_lost(offsets)
+
+    def _can_begin(self) -> None:
+        table, columns = self._check_table()
+        if self._wants_snapshot and find_snapshot(self._context.materials) is None:
+            selected = ", ".join(column.selected for column in columns)
+            self._session.rows(f"SELECT {selected} FROM {table.name.sql} LIMIT 0")  # Whether we may.
+        self._session.log_end()
 
     def begin(self) -> Offsets:
         """Take the snapshot, or the end of the log without one; an attempt that broke off is made again."""
@@ -83,10 +89,10 @@ class MysqlCdcControl:
             return error
         return None
 
-    def _check_table(self) -> None:
+    def _check_table(self) -> tuple[CdcTable, list[CdcColumn]]:
         self._session.check_settings()
         table = find_table(self._session, self._settings)
-        columns_of(self._session, table.name, self._settings.columns)
+        return table, columns_of(self._session, table.name, self._settings.columns)
 
     # beside the epochs
 

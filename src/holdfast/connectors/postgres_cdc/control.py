@@ -24,6 +24,7 @@ from holdfast.connectors.postgres_cdc.snapshot import (
     FOLDER,
     Overtaken,
     Snapshot,
+    check_snapshot,
     find_snapshot,
     remove_snapshot,
     take_snapshot,
@@ -37,6 +38,7 @@ from holdfast.connectors.postgres_cdc.table import (
     find_table,
     require_logical_log,
 )
+from holdfast.connectors.sql_statements import listed
 from holdfast.core.sources import Lag, Offsets, SourceContext
 from holdfast.errors import SourceError, SourceHistoryLost
 
@@ -83,7 +85,8 @@ class PostgresCdcControl:
         if not self._wants_snapshot:
             self._refuse_slot_of_others(slot)
         elif self._kept_snapshot(slot) is None:
-            columns_to_read(self._session, self._settings, table)
+            columns = columns_to_read(self._session, self._settings, table)
+            self._session.run(f"SELECT {listed(columns.names)} FROM {table.only} LIMIT 0")  # Whether we may.
             self._refuse_slot_in_the_way(slot)
 
     def begin(self) -> Offsets:
@@ -190,11 +193,8 @@ class PostgresCdcControl:
         table = self._checked_table()
         self._refuse_other_table(table)
         check_publication(self._session, self._settings, table)
-        if wanted.chunk is not None and find_snapshot(self._context.materials) is None:
-            raise SourceHistoryLost(
-                f"chunk {wanted.chunk} of the snapshot comes next, and the snapshot is gone from "
-                f"{self._context.materials.place}: start over with --fresh"
-            )
+        if wanted.chunk is not None:
+            check_snapshot(self._context.materials, wanted.chunk)
         refuse_other_history(self._session, wanted.lsn)
         try:
             held_slot(self._session, self._settings, wanted.lsn)

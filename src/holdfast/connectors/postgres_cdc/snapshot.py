@@ -75,6 +75,18 @@ def find_snapshot(materials: Materials) -> Snapshot | None:
     return Snapshot(parse_lsn(found["lsn"]), found["taken_at"], tuple(found["chunks"]), found.get("numbers", {}))
 
 
+def check_snapshot(materials: Materials, chunk: int) -> None:
+    """Raise `SourceHistoryLost` if this chunk, which comes next, or one after it is gone."""
+    snapshot, names = find_snapshot(materials), set(materials.names(f"{FOLDER}/"))
+    left = range(chunk, chunk + 1 if snapshot is None else len(snapshot.chunks))
+    gone = [number for number in left if snapshot is None or _chunk_name(number) not in names]
+    if gone:
+        raise SourceHistoryLost(
+            f"chunk {gone[0]} of the snapshot comes next, and it is gone from {materials.place}: start over with "
+            "--fresh"
+        )
+
+
 def remove_snapshot(materials: Materials) -> None:
     """Remove what there is of a snapshot, whole or in part. It is incomplete from the first moment on."""
     materials.remove(_COMPLETE)
