@@ -18,6 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 STORES = ("tests/stores", "tests/engine")
+LOCKS = ("tests/stores/test_locks.py",)
+SINK_LOCKS = ("tests/connectors/test_sink_locks.py",)
 CRASH = ("tests/crash",)
 CORE = ("tests/core",)
 ENGINE = ("tests/engine",)
@@ -67,6 +69,48 @@ class Guard:
 
 
 GUARDS = [
+    Guard(
+        "lock: the wait for it ends",
+        "stores/locks.py",
+        "            if rest <= 0:\n                return False\n",
+        "",
+        LOCKS,
+    ),
+    Guard(
+        "lock: a forked child does not keep it when its parent dies",
+        "stores/locks.py",
+        "    for file in _open:\n        file.leave_to_parent()\n",
+        "",
+        LOCKS,
+    ),
+    Guard(
+        "lock: a forked child does not give it away",
+        "stores/locks.py",
+        "        descriptor, self._descriptor = self._descriptor, -1\n        with contextlib.suppress(OSError):\n",
+        "        descriptor = self._descriptor\n        with contextlib.suppress(OSError):\n",
+        LOCKS,
+    ),
+    Guard(
+        "lock: no room for a note keeps nobody out",
+        "stores/locks.py",
+        "        with contextlib.suppress(OSError):\n            os.ftruncate",
+        "        if True:\n            os.ftruncate",
+        LOCKS,
+    ),
+    Guard(
+        "lock: the files sink waits for it",
+        "connectors/files.py",
+        'return locks.locked(os.path.join(self._hidden, "lock"))',
+        "return contextlib.nullcontext()",
+        SINK_LOCKS,
+    ),
+    Guard(
+        "lock: the ledger of a spool waits for it",
+        "connectors/spool_ledger.py",
+        'return locks.locked(os.path.join(self._folder, "lock"))',
+        "return contextlib.nullcontext()",
+        SINK_LOCKS,
+    ),
     Guard(
         "fsync of the sidecar",
         "stores/directory.py",
@@ -1472,8 +1516,8 @@ GUARDS = [
     Guard(
         "manager: two of them do not run one pipeline",
         "interfaces/manager/memory.py",
-        "        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
-        "        pass\n",
+        "        return locks.take(os.path.join(folder, _LOCK), patience=0)\n",
+        "        return locks.take(os.path.join(folder, str(os.urandom(8))), patience=0)\n",
         ("tests/interfaces/test_manager_parts.py",),
     ),
     Guard(

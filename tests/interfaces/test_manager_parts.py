@@ -102,7 +102,7 @@ def test_it_is_dated_when_something_else_is_wanted(tmp_path: Path) -> None:
 
 
 def test_a_second_manager_is_refused_and_told_which_process_is_first(tmp_path: Path) -> None:
-    with opened(tmp_path), pytest.raises(InvalidRequest, match=rf"by another manager \(process {os.getpid()}\)"):
+    with opened(tmp_path), pytest.raises(InvalidRequest, match=rf"by another manager \(process {os.getpid()} on "):
         Memory.open(str(tmp_path), lambda: (Desired.RUNNING, StorageStatus.CLEARED))
     with opened(tmp_path):
         pass

@@ -91,7 +91,7 @@ def test_a_second_manager_of_the_same_pipeline_is_refused(start: Callable[..., S
     first = start(file, "--no-start", "--http", "127.0.0.1:0")
     second = in_a_pipe("serve", file, "--no-start", "--http", "127.0.0.1:0")
     assert second.returncode == 2
-    assert f"in use by another manager (process {first.process.pid})" in second.stderr
+    assert f"in use by another manager (process {first.process.pid} on " in second.stderr
     assert second.stderr.count("\n") == 1
     first.end()
     third = start(file, "--no-start", "--http", "127.0.0.1:0")

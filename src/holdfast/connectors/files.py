@@ -44,7 +44,7 @@ from holdfast.core.contracts import (
     Token,
 )
 from holdfast.errors import PipelineDefinitionError, SinkError
-from holdfast.stores import durable
+from holdfast.stores import durable, locks
 
 _EPOCH_FOLDER = re.compile(r"holdfast_epoch=(\d+)")
 _RECORD = "_holdfast_commit"
@@ -243,7 +243,7 @@ class EpochFolders:
         """Hold the folder against other writers."""
         if create:
             durable.make_directories(self._hidden)
-        return durable.locked(os.path.join(self._hidden, "lock"))
+        return locks.locked(os.path.join(self._hidden, "lock"))
 
     def refuse_unwritable(self) -> None:
         """Raise what writing to the folder would raise, as far as that can be told without writing."""

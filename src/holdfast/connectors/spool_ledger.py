@@ -8,7 +8,7 @@ from holdfast.connectors.ledger import LedgerRecord
 from holdfast.core.canonical_json import pretty
 from holdfast.core.contracts import SinkContext
 from holdfast.errors import SinkError
-from holdfast.stores import durable
+from holdfast.stores import durable, locks
 
 _NAME = "ledger.json"
 
@@ -23,7 +23,7 @@ class SpoolLedger:
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """Hold the ledger against other processes on this machine."""
         durable.make_directories(self._folder)
-        return durable.locked(os.path.join(self._folder, "lock"))
+        return locks.locked(os.path.join(self._folder, "lock"))
 
     def read(self) -> LedgerRecord | None:
         """Return the record, None when there is none."""

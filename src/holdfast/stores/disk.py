@@ -5,13 +5,15 @@ the steps, and crash before, after or in the middle of any of them (`holdfast.te
 """
 
 import contextlib
+import errno
 import fcntl
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.buffers import Buffer
+from holdfast.stores import locks
 
 
 @dataclass(frozen=True)
@@ -94,16 +96,27 @@ class Disk(Protocol):
         ...
 
     def locked(self, path: str) -> contextlib.AbstractContextManager[None]:
-        """Hold an exclusive lock for a moment; released by the system when the process dies."""
+        """Hold an exclusive lock for a moment; released by the system when the process dies.
+
+        Waits for it, but not for ever: then the OSError names who holds it.
+        """
         ...
 
 
 class LocalDisk:
     """A real filesystem."""
 
+    def __init__(self, *, patience: float = locks.PATIENCE_SECONDS, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._patience, self._clock = patience, clock
+
     def create(self, path: str) -> "_LocalFile":
         """Create and hold a new file."""
-        return _LocalFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        file = locks.LockableFile(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        # The file is new: the only one who can have locked it is somebody asking `is_held`, for a moment.
+        if not file.lock(self._patience, self._clock):
+            file.close()
+            raise OSError(errno.ETIMEDOUT, "somebody else locked a new file", path)
+        return _LocalFile(file)
 
     def make_directory(self, path: str) -> None:
         """Create one directory."""
@@ -164,53 +177,30 @@ class LocalDisk:
     def is_held(self, path: str) -> bool:
         """Whether a living writer holds the file."""
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            file = locks.LockableFile(path, os.O_RDONLY)
         except FileNotFoundError:
             return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
+        with contextlib.closing(file):
+            return not file.try_lock(fcntl.LOCK_SH)
 
-    @contextlib.contextmanager
-    def locked(self, path: str) -> Iterator[None]:
+    def locked(self, path: str) -> contextlib.AbstractContextManager[None]:
         """Hold an exclusive lock on a lock file."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            _release(descriptor)
+        return locks.locked(path, patience=self._patience, clock=self._clock)
 
 
 class _LocalFile:
-    """A new file on a real filesystem, held by a lock on its descriptor."""
+    """A new file on a real filesystem, held by a lock on it."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        # The file is new: the only one who can have locked it is somebody asking `is_held`, for a moment.
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    def __init__(self, file: locks.LockableFile) -> None:
+        self._file = file
 
     def write(self, data: Buffer) -> None:
         rest = memoryview(data).cast("B")
         while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
+            rest = rest[os.write(self._file.fileno(), rest) :]
 
     def sync(self) -> None:
-        os.fsync(self._descriptor)
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            _release(self._descriptor)
-            self._descriptor = -1
-
-
-def _release(descriptor: int) -> None:
-    """Unlock, then close: a process that was forked in between shares the lock, and closing ours would leave it."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-    finally:
-        os.close(descriptor)
+        self._file.close()

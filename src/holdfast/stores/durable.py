@@ -1,10 +1,8 @@
 """Making files on a local disk survive a power loss, in the order that matters."""
 
 import contextlib
-import fcntl
 import os
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 _SYNC_THREADS = 8
@@ -77,14 +75,3 @@ def names_in(path: str) -> list[str]:
         return os.listdir(path)
     except FileNotFoundError:
         return []
-
-
-@contextlib.contextmanager
-def locked(path: str) -> Iterator[None]:
-    """Hold an exclusive lock on a lock file; the system releases it when the process dies."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -4,12 +4,10 @@ One folder for each pipeline, with a lock so that two managers do not run one pi
 """
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from enum import StrEnum
-from io import FileIO
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from holdfast.clock import SYSTEM_CLOCK, Clock, new_uuid, utc_from_ms
 from holdfast.core.status import BootstrapPolicy
 from holdfast.errors import InvalidRequest, StoreConfigurationError
-from holdfast.stores import durable
+from holdfast.stores import durable, locks
 
 _FILE = "pipeline.json"
 _LOCK = "lock"
@@ -68,7 +66,7 @@ class Remembered(BaseModel):
 class Memory:
     """The folder of one pipeline. Holds its lock from `open` to `close`."""
 
-    def __init__(self, folder: str, lock: FileIO, remembered: Remembered, clock: Clock) -> None:
+    def __init__(self, folder: str, lock: locks.Lock, remembered: Remembered, clock: Clock) -> None:
         self.folder = folder
         self._lock, self._remembered, self._clock = lock, remembered, clock
 
@@ -83,7 +81,7 @@ class Memory:
         try:
             return Memory(folder, lock, _read(folder) or _new(*first(), clock), clock)
         except BaseException:
-            lock.close()
+            lock.release()
             raise
 
     @property
@@ -109,7 +107,7 @@ class Memory:
 
     def close(self) -> None:
         """Let the folder go."""
-        self._lock.close()
+        self._lock.release()
 
 
 def _new(desired: Desired, storage: StorageStatus, clock: Clock) -> Remembered:
@@ -117,19 +115,11 @@ def _new(desired: Desired, storage: StorageStatus, clock: Clock) -> Remembered:
     return Remembered(id=new_uuid(clock), created_at=now, desired=desired, desired_since=now, storage=storage)
 
 
-def _locked(folder: str) -> FileIO:
-    lock = FileIO(os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+")
+def _locked(folder: str) -> locks.Lock:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = lock.read(32).decode(errors="replace").strip()
-        lock.close()
-        raise InvalidRequest(
-            f"{folder} is in use by another manager{f' (process {holder})' if holder else ''}: stop that one first"
-        ) from None
-    lock.truncate(0)
-    lock.write(f"{os.getpid()}\n".encode())
-    return lock
+        return locks.take(os.path.join(folder, _LOCK), patience=0)
+    except locks.LockHeld as held:
+        raise InvalidRequest(f"{folder} is in use by another manager ({held.holder}): stop that one first") from None
 
 
 def _read(folder: str) -> Remembered | None:
