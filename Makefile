@@ -95,6 +95,10 @@ chaos: java $(ARCHIVE) ## random kills, damage, full disks and second writers (S
 guards: $(INSTALLED) ## remove one guard at a time in a copy and show which test notices
 	$(PY) scripts/remove_guards.py
 
+.PHONY: mutate
+mutate: $(INSTALLED) ## change one decision at a time and show what no test notices; goes on where it was cut off (SECONDS=3600 SEED=1)
+	$(PY) scripts/mutate.py --seconds $(or $(SECONDS),3600) --seed $(or $(SEED),1)
+
 .PHONY: clean
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,301 @@
+"""Changes one small thing at a time in the code that decides, and shows which changes no test notices.
+
+Every comparison, `continue`, `raise`, boolean and flush in the modules of `ALL_OF`, and a sample of the same in those
+of `SAMPLE_OF`, drawn by a seed. Only tests that ran the changed line are run, the quickest first. What was found is
+kept in build/mutate, so that a run that was cut off goes on; after a change of code or tests it is tried again.
+
+    python scripts/mutate.py                          all of it
+    python scripts/mutate.py core/planning.py fencing only modules whose path contains a word
+    python scripts/mutate.py --seconds 600 --seed 7   for ten minutes, another sample
+
+Exit code 1: no test notices some changes that tests/mutants.toml does not justify, or that list is stale.
+"""
+
+import argparse
+import hashlib
+import json
+import multiprocessing
+import os
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from mutation import covering, justified, trying
+from mutation.covering import Covering
+from mutation.mutants import Mutant, mutants_of
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "src" / "holdfast"
+KEPT = ROOT / "build" / "mutate"
+JUSTIFIED = ROOT / "tests" / "mutants.toml"
+AT_LEAST = 1000
+ALL_OF = (
+    *(f"engine/{name}.py" for name in ("recovery", "fencing", "sequel", "records", "startup", "settling")),
+    "core/planning.py",
+    "stores/retention.py",
+    *(f"connectors/{name}.py" for name in ("ledger", "sql_ledger", "spool_ledger")),
+)
+SAMPLE_OF = (
+    "stores",
+    "engine",
+    *(f"spark/{name}.py" for name in ("restoring", "source_log", "state_files", "workdir")),
+)
+TESTS = ("core", "engine", "stores", "sync", "connectors", "spark")
+NOT_LIGHT = re.compile(r"cdc|kafka|postgres|servers|spark/test_(?!source_log|workdir|state_files|restoring)")
+_RECORD_LIMIT, _LEAST_LIMIT, _SLOWER = 600.0, 20.0, 5.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of one mutant: killed, out of time (as good as killed), survived, or reached by no test."""
+
+    key: str
+    source: str
+    tests: str
+    status: str
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One mutant and the tests that may notice it."""
+
+    key: str
+    mutant: Mutant
+    tests: Sequence[str]
+    seconds: float
+    digest: str
+
+
+def modules(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the modules that are mutated whole, and those a sample is drawn from."""
+    whole = [file for file in ALL_OF if (SOURCES / file).exists()]
+    rest: list[str] = []
+    for place in SAMPLE_OF:
+        path = SOURCES / place
+        rest += [
+            str(found.relative_to(SOURCES)) for found in (sorted(path.rglob("*.py")) if path.is_dir() else [path])
+        ]
+    fits = (lambda file: any(word in file for word in words)) if words else (lambda file: True)
+    return [file for file in whole if fits(file)], [file for file in rest if file not in ALL_OF and fits(file)]
+
+
+def keyed(mutants: Iterable[Mutant]) -> Iterator[tuple[str, Mutant]]:
+    """Yield mutants under names of their own: two equal lines of one function have equal names."""
+    seen: Counter[str] = Counter()
+    for mutant in mutants:
+        seen[mutant.name] += 1
+        yield f"{mutant.name} #{seen[mutant.name]}", mutant
+
+
+def test_files(words: Sequence[str], *, heavy: bool) -> list[str]:
+    """Return the files whose tests are asked."""
+    found = [str(path.relative_to(ROOT)) for folder in TESTS for path in (ROOT / "tests" / folder).glob("test_*.py")]
+    asked = [file for file in found if heavy or not NOT_LIGHT.search(file)]
+    return sorted(file for file in asked if not words or any(word in file for word in words))
+
+
+def choose(
+    whole: Sequence[str], rest: Sequence[str], tests: Sequence[Covering], options: argparse.Namespace
+) -> list[Task]:
+    """Return the mutants to try: all of the one, and of the other enough of those that a test reaches."""
+    of_file: dict[str, list[Covering]] = {}
+    for test in tests:
+        for file in test.lines:
+            of_file.setdefault(file, []).append(test)
+    digests = {file: covering.digest(ROOT / file) for file in {test.test.partition("::")[0] for test in tests}}
+
+    def tasks(files: Sequence[str]) -> list[Task]:
+        found = (each for file in files for each in keyed(mutants_of(file, (SOURCES / file).read_text())))
+        return [
+            task_of(key, mutant, of_file.get(mutant.file, []), digests, options.tests_seconds)
+            for key, mutant in found
+        ]
+
+    chosen = tasks(whole)
+    if options.words:
+        return chosen + tasks(rest)
+    drawn = sorted((task for task in tasks(rest) if task.tests), key=lambda task: task.mutant.draw(options.seed))
+    return chosen + drawn[: max(options.total - len(chosen), 0)]
+
+
+def task_of(key: str, mutant: Mutant, tests: Sequence[Covering], digests: dict[str, str], most: float) -> Task:
+    """Find the tests that run a mutant's lines, the quickest first, for as long as `most` seconds allow."""
+    reach = [test for test in tests if test.ran(mutant.file, mutant.lines)]
+    seconds, names = 0.0, []
+    for test in sorted(reach, key=lambda test: (test.seconds, test.test)):
+        if names and seconds + test.seconds > most:
+            break
+        seconds += test.seconds
+        names.append(test.test)
+    said = "\n".join(f"{name} {digests[name.partition('::')[0]]}" for name in sorted(names))
+    return Task(key, mutant, names, seconds, hashlib.sha256(said.encode()).hexdigest()[:16])
+
+
+# --- in the workers
+
+_tree: list[trying.Tree] = []
+
+
+def begin(folder: str) -> None:
+    """Make this worker's copy of the tree."""
+    trying.preload()
+    _tree.append(trying.Tree(Path(folder) / str(os.getpid())))
+
+
+def record(test_file: str, heavy: bool, deadline: float) -> str:
+    """Record which lines a test file's tests run."""
+    (tree,) = _tree
+    into = record_of(test_file)
+    limit = min(_RECORD_LIMIT, deadline - time.monotonic())
+    if limit <= 0:
+        return test_file
+    environment = {covering.INTO: str(into), covering.SOURCES: str(tree.sources)}
+    if heavy:
+        environment[covering.ALSO_HEAVY] = "1"
+    into.write_text("")
+    tree.pytest(["-p", "mutation.covering", "--maxfail=1000", test_file], limit, environment)
+    covering.finish(into, ROOT / test_file, SOURCES)
+    return test_file
+
+
+def attempt(task: Task, deadline: float) -> Trial | None:
+    """Try one mutant; None when there is no time left."""
+    (tree,) = _tree
+    limit = _LEAST_LIMIT + _SLOWER * task.seconds
+    if time.monotonic() > deadline:
+        return None
+    source = covering.digest(SOURCES / task.mutant.file)
+    if not task.tests:
+        return Trial(task.key, source, task.digest, "unreached")
+    with tree.changed(task.mutant.file, task.mutant.applied((SOURCES / task.mutant.file).read_text())):
+        run = tree.pytest(task.tests, limit)
+    if run.code in (5, 70):
+        raise RuntimeError(f"no test could be run for {task.key}: {run.failed}")
+    status = "out of time" if run.code is None else "survived" if run.code == 0 else "killed"
+    return Trial(task.key, source, task.digest, status, run.failed if status == "killed" else "")
+
+
+def record_of(test_file: str) -> Path:
+    """Return where the record of a test file is."""
+    return KEPT / "covering" / (test_file.replace("/", ".") + ".jsonl")
+
+
+# --- what is kept between runs
+
+
+def known() -> dict[str, Trial]:
+    """Return what was found before."""
+    path = KEPT / "trials.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {trial.key: trial for trial in (Trial(**json.loads(line)) for line in lines)}
+
+
+def still_true(trial: Trial | None, task: Task) -> bool:
+    """Whether a mutant need not be tried again: the module is the same, and so are tests that noticed nothing."""
+    if trial is None or trial.source != covering.digest(SOURCES / task.mutant.file):
+        return False
+    return trial.status in ("killed", "out of time") or trial.tests == task.digest
+
+
+def keep(trial: Trial) -> None:
+    """Write down what became of a mutant."""
+    with (KEPT / "trials.jsonl").open("a") as out:
+        out.write(json.dumps(asdict(trial)) + "\n")
+
+
+# --- the whole
+
+
+def all_covering(pool: ProcessPoolExecutor, options: argparse.Namespace, deadline: float) -> list[Covering]:
+    """Return what every test runs, recording what is not known."""
+    files = test_files(options.tests, heavy=options.heavy)
+    missing = [file for file in files if covering.read(record_of(file), ROOT / file, SOURCES) is None]
+    if missing:
+        print(f"recording which lines the tests of {len(missing)} files run", flush=True)
+    for done in as_completed([pool.submit(record, file, options.heavy, deadline) for file in missing]):
+        print(f"  {done.result()}", flush=True)
+    return [test for file in files for test in covering.read(record_of(file), ROOT / file, SOURCES) or []]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Choose, try what is not known, and tell."""
+    deadline = time.monotonic() + options.seconds
+    (KEPT / "covering").mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="holdfast-mutate-") as folder:
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(options.workers, context, initializer=begin, initargs=(folder,))
+        try:
+            tests = all_covering(pool, options, deadline)
+            tasks = choose(*modules(options.words), tests, options)
+            before = known()
+            trials = {task.key: before[task.key] for task in tasks if still_true(before.get(task.key), task)}
+            print(f"seed {options.seed}: {len(tasks)} mutants, {len(trials)} of them known from before", flush=True)
+            futures = [pool.submit(attempt, task, deadline) for task in tasks if task.key not in trials]
+            for number, future in enumerate(as_completed(futures), 1):
+                if (trial := future.result()) is not None:
+                    keep(trial)
+                    trials[trial.key] = trial
+                    print(f"[{number}/{len(futures)}] {trial.status}: {trial.key}", flush=True)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return tell(tasks, trials, options.seed, whole_run=not options.words)
+
+
+def tell(tasks: Sequence[Task], trials: dict[str, Trial], seed: int, *, whole_run: bool) -> int:
+    """Print what survived and the sum of it; 1 when something is to be done."""
+    reasons = justified.read(JUSTIFIED)
+    living = [task for task in tasks if task.key in trials and trials[task.key].status in ("survived", "unreached")]
+    names = {task.mutant.name for task in living}
+    killed = {task.mutant.name for task in tasks if task.key in trials} - names
+    stale = ""
+    try:
+        justified.refuse_stale(reasons, all_mutants(), killed)
+    except justified.Stale as error:
+        stale = str(error)
+    to_do = [task for task in living if task.mutant.name not in reasons]
+    for task in sorted(to_do, key=lambda task: (task.mutant.file, task.mutant.start)):
+        place = f"src/holdfast/{task.mutant.file}:{task.mutant.number}"
+        print(f"\n{place}: {task.mutant.within}: {trials[task.key].status}, {len(task.tests)} tests")
+        print(task.mutant.difference((SOURCES / task.mutant.file).read_text()))
+    counts = Counter(trials[task.key].status for task in tasks if task.key in trials)
+    print(
+        f"\nseed {seed}: {len(tasks)} mutants: {counts['killed']} killed, {counts['out of time']} out of time, "
+        f"{len(living) - len(to_do)} justified, {len(to_do)} that no test notices, "
+        f"{len(tasks) - len(trials)} not tried yet"
+    )
+    if stale:
+        print(f"{JUSTIFIED.name} is stale: {stale}")
+    if whole_run and len(tasks) < AT_LEAST:
+        print(f"these are less than {AT_LEAST}")
+    return 1 if to_do or stale else 0
+
+
+def all_mutants() -> list[Mutant]:
+    """Return every mutant there is."""
+    whole, rest = modules([])
+    return [mutant for file in (*whole, *rest) for mutant in mutants_of(file, (SOURCES / file).read_text())]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("words", nargs="*", help="only modules whose path contains one of these")
+    parser.add_argument("--tests", nargs="*", default=[], help="only test files whose path contains one of these")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing new after this long")
+    parser.add_argument("--seed", type=int, default=1, help="draws the sample")
+    parser.add_argument("--total", type=int, default=AT_LEAST, help="how many mutants, with the sample")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--tests-seconds", type=float, default=60.0, help="at most so much of tests for one mutant")
+    parser.add_argument("--heavy", action="store_true", help="also tests that need a JVM, a server or a browser")
+    return run(parser.parse_args(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

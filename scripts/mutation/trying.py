@@ -1,0 +1,124 @@
+"""Runs tests on copies of the tree, each in a process of its own that can be ended.
+
+A worker imports once what takes long to import and is not ours; each run is a fork of it, which imports the copy's
+code. No run writes compiled files: a change within one second that keeps a file's length would not be seen.
+"""
+
+import contextlib
+import importlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_PRELOADED = (
+    "pytest", "xdist", "pytest_timeout", "hypothesis", "schemathesis", "pydantic", "pyarrow", "pyarrow.parquet",
+    "pandas", "obstore.store", "boto3", "moto.server", "typer", "rich", "fastapi", "uvicorn", "httpx", "yaml",
+    "pyspark.sql", "adbc_driver_sqlite.dbapi", "deltalake",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a run ended: pytest's exit code, None when its time was up; and the first test that failed."""
+
+    code: int | None
+    failed: str
+
+
+class Tree:
+    """A copy of the tree in which one module at a time is changed."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        for folder in ("src", "tests", "scripts", "docs", "examples"):
+            shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__", "*.jsa"))
+        for file in ("pyproject.toml", "README.md", "Makefile"):
+            shutil.copy(ROOT / file, place)
+        compiled = [sys.executable, "-m", "compileall", "-q", "src", "tests"]
+        subprocess.run(compiled, cwd=place, check=True)
+
+    @property
+    def sources(self) -> Path:
+        """Return where the package is."""
+        return self.place / "src" / "holdfast"
+
+    @contextlib.contextmanager
+    def changed(self, file: str, text: str) -> Iterator[None]:
+        """Let a module be other text for a while."""
+        path = self.sources / file
+        before = path.read_text()
+        for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+            compiled.unlink()
+        path.write_text(text)
+        try:
+            yield
+        finally:
+            path.write_text(before)
+
+    def pytest(self, arguments: Sequence[str], limit: float, environment: dict[str, str] | None = None) -> Run:
+        """Run tests in a fork of this process; after `limit` seconds it is killed with all it started."""
+        output = self.place / "output.txt"
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            os.environ.update(environment or {})
+            self._be_pytest(arguments, output)
+        code = _ended(child, limit)
+        # The pids below are those of our own child and of what it started in its session.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        if code is None:
+            os.waitpid(child, 0)
+        text = output.read_text(errors="replace")
+        return Run(
+            code, next((line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))), text[-300:])
+        )
+
+    def _be_pytest(self, arguments: Sequence[str], output: Path) -> None:
+        code = 70
+        try:
+            file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            for stream in (1, 2):
+                os.dup2(file, stream)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.chdir(self.place)
+            paths = [str(self.place / folder) for folder in ("src", "tests", "scripts")]
+            os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+            sys.path[:0] = paths
+            sys.dont_write_bytecode = True
+            for name in [name for name in sys.modules if name.split(".")[0] in ("holdfast", "mutation")]:
+                del sys.modules[name]
+            importlib.invalidate_caches()
+            pytest = importlib.import_module("pytest")
+            quiet = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", "--no-header", "--tb=no"]
+            # Some plugins were imported before pytest could look at their assertions: theirs are not what is tested.
+            code = int(pytest.main([*quiet, "-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments]))
+            sys.stdout.flush()
+        finally:
+            os._exit(code)
+
+
+def preload() -> None:
+    """Import what every run needs, as far as it is installed."""
+    for name in _PRELOADED:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
+def _ended(child: int, limit: float) -> int | None:
+    """Wait for a child; None when it lives longer than it may."""
+    deadline, pause = time.monotonic() + limit, 0.01
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.2)
+    return None
