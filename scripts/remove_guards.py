@@ -51,6 +51,7 @@ PUSH = (f"{SYNC}push.py",)
 PULL = (f"{SYNC}pull.py",)
 HEALING = ("tests/engine/test_healing.py",)
 OPERATORS = "tests/spark/test_operators.py::test_crashes_damage_and_a_lost_working_directory_change_nothing"
+WORK_PLACES = ("tests/engine/test_work_places.py",)
 HISTORY = ("tests/engine/test_history_observer.py",)
 CONTROLS = ("tests/connectors/test_source_controls.py",)
 SOURCE_FILES = ("tests/spark/test_source_files.py", "-k", "not other_file_systems")
@@ -404,6 +405,48 @@ GUARDS = [
         ENGINE,
     ),
     Guard(
+        "a working directory belongs to one store",
+        "engine/work_places.py",
+        "[pipeline, *where]",
+        "[pipeline]",
+        WORK_PLACES,
+    ),
+    Guard(
+        "a working directory belongs to one pipeline",
+        "engine/work_places.py",
+        "[pipeline, *where]",
+        "[*where]",
+        WORK_PLACES,
+    ),
+    Guard(
+        "a working directory in use is not removed",
+        "engine/work_places.py",
+        "        if not self.take_if_free():\n            return False\n",
+        "        self.take_if_free()\n",
+        WORK_PLACES,
+    ),
+    Guard(
+        "a forked child does not keep a working directory",
+        "engine/work_places.py",
+        "os.register_at_fork(after_in_child=_in_a_child)\n",
+        "",
+        WORK_PLACES,
+    ),
+    Guard(
+        "a lock file that was removed is no lock",
+        "engine/work_places.py",
+        "if not _is_at(self.path + LOCK, descriptor):",
+        "if False:",
+        WORK_PLACES,
+    ),
+    Guard(
+        "a range of an older version counts only if it is of our query",
+        "spark/restoring.py",
+        "if ours is not None and file.read() == ours:",
+        "if True:",
+        ("tests/spark/test_side_by_side.py::test_a_range_of_before_is_found_where_all_pipelines_were",),
+    ),
+    Guard(
         "every start has a fresh working directory",
         "spark/workdir.py",
         "    old, wanted = list(old_directories), list(files)\n",
@@ -445,8 +488,8 @@ GUARDS = [
     Guard(
         "the batch that closes windows",
         "spark/runner.py",
-        "        self._add_closing_batch()\n        restoring.remove_old(start)",
-        "        restoring.remove_old(start)",
+        "        self._add_closing_batch()\n        self._restoring.remove_old(start)",
+        "        self._restoring.remove_old(start)",
         (f"{TRAPS}::test_the_batch_that_closes_windows_comes_after_a_crash_too",),
     ),
     Guard(

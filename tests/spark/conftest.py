@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from holdfast import open_store
 from holdfast.engine.events import Event, Recovered
+from holdfast.engine.work_places import generations, work_root
 from holdfast.spark.session import local_session
 from spark.orders import contents, write_orders
 from spark.pipelines import PIPELINES
@@ -97,6 +99,14 @@ class Lab:
         finally:
             self.last_report = observer.reports[-1] if observer.reports else {}
         return True
+
+    @property
+    def work(self) -> Path:
+        return Path(work_root(open_store(self.base / "store"), "orders", str(self.base / "work")).path)
+
+    @property
+    def newest_work(self) -> Path:
+        return Path(generations(str(self.work))[0])
 
     @property
     def checkpoints(self) -> list[Path]:

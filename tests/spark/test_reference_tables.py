@@ -86,7 +86,7 @@ def _damage(checkpoint: Path, what: str) -> None:
 
 
 def test_a_run_joins_what_the_table_was_when_it_started_and_says_so_in_every_manifest(shop: Shop) -> None:
-    (shop.base / "work" / "tables-of-a-dead-process").mkdir(parents=True)
+    (shop.work / "tables-of-a-dead-process").mkdir(parents=True)
     shop.label("v1")
     shop.add(0, 2)
     assert shop.run()
@@ -94,7 +94,7 @@ def test_a_run_joins_what_the_table_was_when_it_started_and_says_so_in_every_man
     shop.add(2, 4)
     assert shop.run()
     assert shop.labels() == ["v1", "v1", "v2", "v2"]
-    assert list((shop.base / "work").glob("tables-*")) == []
+    assert list(shop.work.glob("tables-*")) == []
     first, last = shop.manifest(1), shop.manifest()
     assert first["table_offsets"]["labels"]["offsets"].keys() == {"sha256"}
     assert first["table_offsets"]["labels"]["offsets"] != last["table_offsets"]["labels"]["offsets"]

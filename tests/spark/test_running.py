@@ -296,7 +296,7 @@ def test_the_watermark_we_seal_is_the_one_spark_writes(lab: Labs) -> None:
                 ours[event.epoch - 1] = event.watermark_ms
 
     here.pipeline().run(once=True, observers=[Collect()])
-    commits = next((here.base / "work").glob("*/commits"))
+    commits = here.newest_work / "commits"
     theirs = {
         int(path.name): json.loads(path.read_text().split("\n")[1])["nextBatchWatermarkMs"]
         for path in commits.iterdir()

@@ -48,7 +48,7 @@ def test_an_edited_working_directory_changes_nothing(lab: Labs, undisturbed: Und
     here = lab("windows")
     here.add(0, 3)
     assert not here.run((3, EpochCommitted, "", None))
-    work = next((here.base / "work").iterdir())
+    work = here.newest_work
     offsets = work / "offsets" / "2"
     edited = offsets.read_text().replace('"logOffset":2', '"logOffset":1')
     assert edited != offsets.read_text()
@@ -68,7 +68,7 @@ def test_a_range_that_was_edited_after_its_rows_were_shown_is_not_replayed(lab: 
     newest = here.checkpoints[-1]
     flip(newest / "manifest.json", 300)
     flip(newest / "state.bin", 100)
-    entries = next((here.base / "work").iterdir()) / "sources" / "0" / "2"
+    entries = here.newest_work / "sources" / "0" / "2"
     entries.write_text(entries.read_text().replace("0002.json", "0001.json"))
     with pytest.raises(ReplayMismatch, match="another source range"):
         here.run()
@@ -164,7 +164,7 @@ def test_with_two_watermarks_and_one_idle_input_we_seal_what_spark_goes_on_with(
         two_inputs(tmp_path, spark, policy).run(once=True, observers=[watch])
     finally:
         spark.conf.unset("spark.sql.streaming.multipleWatermarkPolicy")
-    commits = next((tmp_path / "work").glob("*/commits"))
+    commits = next((tmp_path / "work").glob("*/*/commits"))
     theirs = {
         int(path.name): json.loads(path.read_text().split("\n")[1])["nextBatchWatermarkMs"]
         for path in commits.iterdir()
@@ -183,7 +183,7 @@ def test_with_two_watermarks_a_replay_forgets_what_spark_forgets(tmp_path: Path,
     damage_state(sorted((tmp_path / "store" / "checkpoints").glob("checkpoint_*"))[-1])
     watch = Watermarks()
     two_inputs(tmp_path, spark).run(once=True, observers=[watch])
-    commits = next((tmp_path / "work").glob("*/commits"))
+    commits = next((tmp_path / "work").glob("*/*/commits"))
     for batch, ours in watch.sealed.items():
         path = commits / str(batch)
         if path.exists():

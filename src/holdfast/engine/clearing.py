@@ -5,14 +5,14 @@ fenced, ids go on growing, and a crash on the way leaves a store that starts afr
 keep what they show: the next start finds rows of another timeline there, and a person says what becomes of them.
 """
 
-import os
 import shutil
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.sources import Materials
 from holdfast.engine.fencing import take_over
-from holdfast.engine.places import local_base, materials_of, spool_root
+from holdfast.engine.places import materials_of, spool_root
+from holdfast.engine.work_places import remove_generations, work_root
 from holdfast.errors import InvalidRequest
 from holdfast.stores.store import DurableCheckpointStore
 
@@ -37,7 +37,7 @@ def clear_store(
     if spool.copies is not None:
         _remove_all(spool.copies)
     shutil.rmtree(spool.directory, ignore_errors=True)
-    _remove_generations(work_dir or os.path.join(local_base(store, pipeline), "work"))
+    remove_generations(work_root(store, pipeline, work_dir).path)
     return removed
 
 
@@ -58,10 +58,3 @@ def refuse_savepoints(store: DurableCheckpointStore) -> None:
 def _remove_all(files: Materials) -> None:
     for name in files.names():
         files.remove(name)
-
-
-def _remove_generations(work_root: str) -> None:
-    """Remove working directories, and nothing else that a person may have put beside them."""
-    if os.path.isdir(work_root):
-        for name in filter(str.isdigit, os.listdir(work_root)):
-            shutil.rmtree(os.path.join(work_root, name), ignore_errors=True)

@@ -16,7 +16,7 @@ from holdfast.core.tables import TableSpec
 from holdfast.engine.delivery import DeliverySettings
 from holdfast.engine.events import LogObserver, Observer, Observers
 from holdfast.engine.identity import OnChange
-from holdfast.engine.places import local_base, materials_of, spool_root
+from holdfast.engine.places import materials_of, spool_root
 from holdfast.engine.requests import CheckpointRequests
 from holdfast.engine.startup import Start, StartOptions
 from holdfast.engine.sync.link import open_link, refuse_unfenced
@@ -24,6 +24,7 @@ from holdfast.engine.sync.service import SyncService
 from holdfast.engine.sync.settings import SyncSettings
 from holdfast.engine.sync.standby import Standby
 from holdfast.engine.verifying import VerificationSettings
+from holdfast.engine.work_places import WorkRoot, work_root
 from holdfast.errors import PipelineDefinitionError
 from holdfast.spark.definition import Definition, Query
 from holdfast.spark.rows import COLLECT_BYTES
@@ -229,12 +230,10 @@ class Pipeline:
             self._store = open_store(self._store, retain=None, vnode_count=self._definition.state_partitions)
         return self._store
 
-    def _work_root(self, store: DurableCheckpointStore) -> str:
-        if self._work_dir is not None:
-            if "://" in self._work_dir:
-                raise PipelineDefinitionError(f"work_dir '{self._work_dir}' is not a local directory")
-            return os.path.abspath(self._work_dir)
-        return os.path.join(local_base(store, self.name), "work")
+    def _work_root(self, store: DurableCheckpointStore) -> WorkRoot:
+        if self._work_dir is not None and "://" in self._work_dir:
+            raise PipelineDefinitionError(f"work_dir '{self._work_dir}' is not a local directory")
+        return work_root(store, self.name, self._work_dir)
 
 
 class Handle:

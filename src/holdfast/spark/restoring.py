@@ -3,35 +3,70 @@
 import contextlib
 import os
 import shutil
+from collections.abc import Iterator
 
 from pyspark.sql import SparkSession
 
+from holdfast.clock import Clock
 from holdfast.engine.startup import Start
+from holdfast.engine.work_places import HeldFolder, WorkRoot, check_writable, generations, remove_generations
+from holdfast.errors import CorruptCheckpoint
 from holdfast.spark.source_log import COMPACT_INTERVAL
-from holdfast.spark.workdir import WorkingDirectory, check_parts, remove_directories, restore
+from holdfast.spark.workdir import WorkingDirectory, check_parts, restore
 from holdfast.stores.store import DurableCheckpointStore
+
+_QUERY_ID = "metadata"
 
 
 class Restoring:
     """The working directories below one root, a number each: what earlier generations left, and our own."""
 
-    def __init__(self, root: str, store: DurableCheckpointStore, spark: SparkSession) -> None:
-        self._root, self._store, self._spark = root, store, spark
-        self._old = _numbered(root)
+    def __init__(self, root: WorkRoot, store: DurableCheckpointStore, spark: SparkSession, clock: Clock) -> None:
+        self._root, self._store, self._spark, self._clock = root, store, spark, clock
+        self._own: HeldFolder | None = None
+
+    def check_writable(self) -> None:
+        """Refuse a place that no working directory can be made in."""
+        check_writable(self._root)
 
     def recorded_range(self, epoch: int, inputs: tuple[str, ...]) -> dict[str, bytes] | None:
         """Return the range of an epoch that an earlier generation recorded; None when none did."""
-        for path in self._old:
+        for path in self._old():
             parts = WorkingDirectory(path, inputs).recorded_parts(epoch - 1)
             if parts is not None:
                 return parts
         return None
 
+    def _old(self) -> list[str]:
+        """Return what is left of earlier generations, newest first."""
+        return [*generations(self._root.path), *self._shared()]
+
+    def _shared(self) -> Iterator[str]:
+        """Yield what older versions left where all pipelines were: ours has the query id of our checkpoints.
+
+        They are never removed: it cannot be told whether a process of such a version is using one.
+        """
+        found = generations(self._root.shared) if self._root.shared else []
+        ours = self._query_id() if found else None
+        for path in found:
+            with contextlib.suppress(OSError), open(os.path.join(path, _QUERY_ID), "rb") as file:
+                if ours is not None and file.read() == ours:
+                    yield path
+
+    def _query_id(self) -> bytes | None:
+        for manifest in reversed(list(self._store.manifests())):
+            with contextlib.suppress(CorruptCheckpoint):
+                if manifest.sidecar is not None:
+                    return self._store.state_reader.progress(manifest.sidecar).parts.get(_QUERY_ID)
+        return None
+
     def restore(self, start: Start, inputs: tuple[str, ...]) -> WorkingDirectory:
         """Build the directory of our generation from the checkpoint that was chosen; empty on a fresh start."""
-        target = os.path.join(self._root, str(start.owner.generation))
+        target = os.path.join(self._root.path, str(start.owner.generation))
+        old = [path for path in self._old() if path != target]
+        self._own = HeldFolder(target, self._clock)
+        self._own.take()
         shutil.rmtree(target, ignore_errors=True)  # Left by a pipeline whose store is gone: this generation is new.
-        os.makedirs(self._root, exist_ok=True)
         if start.chosen is None:
             os.makedirs(target)
             return WorkingDirectory(target, inputs)
@@ -42,16 +77,13 @@ class Restoring:
         files = reader.catalog(start.chosen).files
         setting, default = COMPACT_INTERVAL
         interval = int(self._spark.conf.get(setting) or default)
-        return restore(target, parts, files, reader, self._old, inputs, interval)
+        return restore(target, parts, files, reader, old, inputs, interval)
 
     def remove_old(self, start: Start) -> None:
-        """Remove what earlier generations left."""
-        remove_directories(self._root, before=start.owner.generation)
+        """Remove what earlier generations left, unless a process of theirs still lives."""
+        remove_generations(self._root.path, before=start.owner.generation)
 
-
-def _numbered(root: str) -> list[str]:
-    """Return the directories below `root` that have a number for a name, newest first."""
-    with contextlib.suppress(FileNotFoundError):
-        numbers = sorted((int(name) for name in os.listdir(root) if name.isdigit()), reverse=True)
-        return [os.path.join(root, str(number)) for number in numbers]
-    return []
+    def close(self) -> None:
+        """Let our own directory go."""
+        if self._own is not None:
+            self._own.release()

@@ -27,6 +27,7 @@ from holdfast.engine.sync.settings import SyncSettings
 from holdfast.engine.upstream import Upstream
 from holdfast.engine.verifying import BackgroundVerification, VerificationSettings
 from holdfast.engine.witness import NO_WITNESS, Witness
+from holdfast.engine.work_places import WorkRoot
 from holdfast.errors import CheckpointStoreError, Fenced, PipelineError, ReplayMismatch
 from holdfast.spark.batch import BatchReader, MicroBatch
 from holdfast.spark.binding import bind_sinks, inputs_without_return, pipeline_facts
@@ -48,7 +49,7 @@ class Runner:
         definition: Definition,
         spark: SparkSession,
         store: DurableCheckpointStore,
-        work_root: str,
+        work_root: WorkRoot,
         spools: SpoolRoot,
         materials: Materials,
         *,
@@ -63,7 +64,8 @@ class Runner:
         sync: SyncSettings | None = None,
     ) -> None:
         self.definition, self.store, self.requests = definition, store, requests
-        self._spark, self._work_root, self._spools = spark, work_root, spools
+        self._spark, self._spools = spark, spools
+        self._restoring = Restoring(work_root, store, spark, clock)
         self._materials = materials
         self._options, self._settings, self._clock = options, delivery, clock
         self._history = HistoryObserver(store.history, clock)
@@ -75,7 +77,7 @@ class Runner:
         specs = {name: source.spec for name, source in definition.sources.items()}
         controls = {name: spec.control for name, spec in specs.items() if spec.control is not None}
         self._upstream = Upstream(controls, store, self._observer, clock)
-        self._tables = EpochTables(definition, materials, work_root, clock)
+        self._tables = EpochTables(definition, materials, work_root.path, clock)
         configure(spark, state=definition.state, state_partitions=definition.state_partitions)
         self.built: BuiltQuery = build_query(definition, spark)
         self._batches: BatchReader
@@ -96,19 +98,18 @@ class Runner:
     def prepare(self) -> Start:
         """Recover: decide, fence, settle the sinks, restore the working directory, replay what has to be."""
         began = self._clock.monotonic()
-        restoring = Restoring(self._work_root, self.store, self._spark)
-        start = self._take_over(restoring)
+        start = self._take_over()
         when = {"at_ms": self._clock.now_ms(), "seconds": round(self._clock.monotonic() - began, 4)}
         start = replace(start, report={**start.report, **when})
         self._observer.on_event(Recovered(start.report))
         for record in start.replays:
             self._replay(record)
         self._add_closing_batch()
-        restoring.remove_old(start)
+        self._restoring.remove_old(start)
         self._begin_beside()
         return start
 
-    def _take_over(self, restoring: Restoring) -> Start:
+    def _take_over(self) -> Start:
         """Own the store and the sinks, and bring back what the chosen checkpoint holds."""
         options = self._options if self.sync is None else self.sync.begin(self._options)
         witness: Witness = NO_WITNESS if self.sync is None else self.sync.witness
@@ -121,8 +122,8 @@ class Runner:
         startup = Startup(
             self.definition.name, self.store, sinks, facts, options, delivery, settings, observer, clock, witness
         )
-        start = startup.run(lambda epoch: restoring.recorded_range(epoch, self.built.inputs), self._ask_sources)
-        self._restore(start, restoring)
+        start = startup.run(lambda epoch: self._restoring.recorded_range(epoch, self.built.inputs), self._ask_others)
+        self._restore(start)
         self._writer = CheckpointWriter(
             self.store,
             start.owner,
@@ -137,8 +138,9 @@ class Runner:
         )
         return start
 
-    def _ask_sources(self, intent: Intent) -> None:
+    def _ask_others(self, intent: Intent) -> None:
         """Refuse a start that could not read what comes next, or what it has to read again. Changes nothing."""
+        self._restoring.check_writable()
         with step(self._observer, self._clock, intent.epoch, "recovery.ask_sources"):
             known = _offsets_of(intent.decision.chosen)
             self._upstream.ask(self.definition.name, intent.owner.timeline, self._materials, known)
@@ -146,12 +148,12 @@ class Runner:
             for record in intent.settling.replay.epochs:
                 refuse_lost_files(record.parts, self.built.inputs, exists)
 
-    def _restore(self, start: Start, restoring: Restoring) -> None:
+    def _restore(self, start: Start) -> None:
         self._tables.taken_over(start.owner, start.chosen)
         with step(self._observer, self._clock, start.epoch, "recovery.sources"):
             self._locate_sources(start)
         with step(self._observer, self._clock, start.epoch, "recovery.restore"):
-            directory = restoring.restore(start, self.built.inputs)
+            directory = self._restoring.restore(start, self.built.inputs)
         self._expected_batch = start.epoch
         self._batches = BatchReader(
             self.definition,
@@ -328,6 +330,7 @@ class Runner:
         self._housekeeping.close()
         self._tables.close()
         self._history.close()
+        self._restoring.close()
 
     def _with_spark_properties(self, work: Callable[[], object]) -> Callable[[], object]:
         """Plain threads lose what Spark keeps per thread: the query a job belongs to."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
@@ -15,6 +14,7 @@ from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.sources import Materials
 from holdfast.engine.coordinator import RecordedEpoch
 from holdfast.engine.tables import ReferenceTables, TableImage, TableUse
+from holdfast.engine.work_places import LOCK, HeldFolder
 from holdfast.errors import CorruptCheckpoint
 from holdfast.spark.definition import Definition
 from holdfast.spark.selects import EpochRows, Selects, selected_schemas
@@ -28,9 +28,9 @@ class EpochTables:
 
     def __init__(self, definition: Definition, materials: Materials, work_root: str, clock: Clock) -> None:
         self._definition, self._work_root = definition, work_root
-        self._scratch = os.path.join(work_root, f"{_SCRATCH}{new_token()}")
+        self._scratch = HeldFolder(os.path.join(work_root, f"{_SCRATCH}{new_token()}"), clock)
         uses = {table.name: TableUse(table.spec, table.refresh_seconds) for table in definition.tables.values()}
-        self._reference = ReferenceTables(uses, materials, self._scratch, clock)
+        self._reference = ReferenceTables(uses, materials, self._scratch.path, clock)
         self._selects = Selects(definition)
         self._images: Mapping[str, TableImage] = {}
 
@@ -38,18 +38,21 @@ class EpochTables:
         self, store: DurableCheckpointStore, schemas: Mapping[str, StructType], spark: SparkSession
     ) -> dict[str, StructType]:
         """Return the columns of every sink's rows: those of its view, or what its select makes of them."""
-        images = self._reference.look(_newest_positions(store)) if self._definition.tables else {}
+        images: Mapping[str, TableImage] = {}
+        if self._definition.tables:
+            self._scratch.take()
+            images = self._reference.look(_newest_positions(store))
         self._selects.schemas = selected_schemas(self._definition, schemas, images, spark)
         of_views = {name: schemas[sink.output] for name, sink in self._definition.sinks.items()}
         return {**of_views, **self._selects.schemas}
 
     def taken_over(self, owner: Owner, chosen: CheckpointManifest | None) -> None:
-        """Go on from a checkpoint in a store that is ours. Scratch files of those before us go."""
+        """Go on from a checkpoint in a store that is ours. Scratch files of those who are gone go too."""
         self._reference.taken_over(owner, chosen.table_offsets if chosen else {})
         for name in os.listdir(self._work_root) if os.path.isdir(self._work_root) else ():
             path = os.path.join(self._work_root, name)
-            if name.startswith(_SCRATCH) and path != self._scratch:
-                shutil.rmtree(path, ignore_errors=True)
+            if name.startswith(_SCRATCH) and not name.endswith(LOCK) and path != self._scratch.path:
+                HeldFolder(path).remove_if_free()
 
     def query_starts(self) -> None:
         """Hear that a query starts, in a session of its own."""
@@ -85,6 +88,9 @@ class EpochTables:
         with contextlib.suppress(Exception):  # The session may be gone, and its cache with it.
             self._selects.forget()
         self._reference.close()
+        if self._definition.tables:
+            self._scratch.release()
+            self._scratch.remove_if_free()
 
 
 def _newest_positions(store: DurableCheckpointStore) -> Mapping[str, ConnectorCheckpoint]:

@@ -9,7 +9,6 @@ import hashlib
 import mmap
 import os
 import re
-import shutil
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -220,14 +219,6 @@ def _link_verified(file: StateFile, target: str, directories: list[str]) -> bool
                 os.link(source, target)
                 return True
     return False
-
-
-def remove_directories(root: str, before: int) -> None:
-    """Remove the working directories of earlier generations; a later one belongs to whoever replaced us."""
-    with contextlib.suppress(FileNotFoundError):
-        for name in os.listdir(root):
-            if name.isdigit() and int(name) < before:
-                shutil.rmtree(os.path.join(root, name), ignore_errors=True)
 
 
 def check_parts(parts: dict[str, bytes], batch: int) -> None:
