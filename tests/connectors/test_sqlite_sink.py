@@ -183,7 +183,7 @@ def asked(directory: Path, **options: Any) -> LedgerState:
 def test_a_place_where_no_file_can_be_is_refused_when_asked(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("a file, no folder")
     for refused in (lambda: asked(tmp_path), lambda: Writer(target(), tmp_path)):
-        with pytest.raises(RetryableSinkError, match="Not a directory|unable to open"):
+        with pytest.raises(RetryableSinkError, match=r"Not a directory|unable to open"):
             refused()
     (tmp_path / "target").unlink()
     assert asked(tmp_path) == LedgerState(TIMELINE, 1, 0)
