@@ -144,7 +144,7 @@ CHANGES: dict[str, Any] = {
     "recovery": {"a": 1},
     "identity": {"a": 1},
 }
-CHANGEABLE = {"sink_commit_statuses", "sink_epochs", "identifier", "manifest_checksum"}
+CHANGEABLE = {"sink_commit_statuses", "sink_epochs", "identifier", "held_until", "manifest_checksum"}
 
 
 def test_every_field_is_either_changeable_or_tried_here() -> None:

@@ -7,7 +7,7 @@ import crash_lab
 import pytest
 
 import holdfast.clock
-from holdfast.stores import retention, store, verification
+from holdfast.stores import store, survey, verification
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def _clock_as_it_was() -> Iterator[None]:
 def _manifests_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remember what bytes parse to: it depends on nothing else, and the lab reads the same manifest often."""
     remembered = functools.lru_cache(maxsize=4096)(verification.parse_manifest)
-    for module in (verification, store, retention):
+    for module in (verification, store, survey):
         monkeypatch.setattr(module, "parse_manifest", remembered)
 
 

@@ -20,7 +20,7 @@ from holdfast.core.buffers import Buffer
 from holdfast.core.dependencies import CheckpointDependencies
 from holdfast.core.entries import ConnectorCheckpoint, OperatorCheckpoint, SinkCommitStatus
 from holdfast.core.manifest import CheckpointManifest
-from holdfast.core.planning import CheckpointFacts, RetentionPlan
+from holdfast.core.planning import RetentionPlan
 from holdfast.core.progress import ProgressRecord
 from holdfast.core.sidecar import CapturedFile, Mover, StateCatalog, build_sidecar
 from holdfast.engine.fencing import TakeOver, take_over
@@ -29,6 +29,7 @@ from holdfast.stores.bucket import BucketMedium
 from holdfast.stores.directory import DirectoryMedium
 from holdfast.stores.medium import Medium
 from holdfast.stores.store import DurableCheckpointStore
+from holdfast.stores.survey import Survey
 from holdfast.testing import (
     InterceptedDisk,
     InterceptedObjects,
@@ -112,7 +113,7 @@ World = DiskWorld | BucketWorld
 
 # The oracle
 
-_CHANGEABLE = ("sink_commit_statuses", "sink_epochs", "identifier", "manifest_checksum")
+_CHANGEABLE = ("sink_commit_statuses", "sink_epochs", "identifier", "held_until", "manifest_checksum")
 _STAMPED = ("state_checksum", "dependencies", "size")
 
 
@@ -279,7 +280,7 @@ class AuditedStore(DurableCheckpointStore):
         self._plan = self._retention._verified_plan
         self._retention._verified_plan = self._noted_plan  # type: ignore[method-assign]
 
-    def _noted_plan(self, survey: list[CheckpointFacts], keep: int) -> RetentionPlan:
+    def _noted_plan(self, survey: Survey, keep: int) -> RetentionPlan:
         self.ledger.may_go(self._bare, keep, alone=self.alone)
         return self._plan(survey, keep)
 

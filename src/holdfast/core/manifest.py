@@ -21,6 +21,8 @@ from holdfast.core.names import sidecar_name
 from holdfast.errors import ManifestFormatError, UnsupportedVersion
 
 MANIFEST_VERSION = 1
+REPLAY = "replay"
+"""Key in `recovery`: the epochs that are still to be replayed on top of a checkpoint, and where they stand."""
 DEFAULT_VNODE_COUNT = 256
 
 
@@ -74,6 +76,7 @@ class CheckpointManifest(BaseModel):
     abandons: list[U64] = Field(default_factory=list)
     kind: Literal["checkpoint", "fence"] = "checkpoint"
     identifier: str | None = None
+    held_until: U64 | None = None
     fingerprint: U64 | None = None
     size: U64 | None = None
     steps: U64 | None = None
@@ -155,6 +158,11 @@ class CheckpointManifest(BaseModel):
         """Every sidecar that must stay for this checkpoint to be restored."""
         earlier = self.dependencies.batches if self.dependencies is not None else ()
         return frozenset(earlier) | ({self.sidecar} if self.sidecar else frozenset())
+
+    @property
+    def replays(self) -> frozenset[int]:
+        """The checkpoints that know the epochs which are still to be replayed on top of this one."""
+        return frozenset(entry["checkpoint_id"] for entry in (self.recovery or {}).get(REPLAY, ()))
 
     def to_json_value(self) -> dict[str, Any]:
         """Return the document as plain values: the 17 shared keys always, extension keys when set."""

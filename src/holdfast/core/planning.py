@@ -3,18 +3,20 @@
 Nothing here reads or writes; the store carries the plans out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.errors import ManifestConflict
 
-_MUTABLE = {"sink_commit_statuses", "sink_epochs", "identifier", "manifest_checksum"}
+_MUTABLE = {"sink_commit_statuses", "sink_epochs", "identifier", "held_until", "manifest_checksum"}
+_ENOUGH_DAMAGE = 3
+"""So many objects must be damaged at once before a plan that read nothing back can lose everything."""
 
 
 def merge_update(current: CheckpointManifest, proposed: CheckpointManifest) -> CheckpointManifest:
-    """Return `current` with what `proposed` adds: statuses closer to Committed, later sink epochs, a name.
+    """Return `current` with what `proposed` adds: statuses closer to Committed, later sink epochs, a name, a hold.
 
     A name in `current` stays when `proposed` has none: the update was made from an older copy. Anything else
     that differs is refused, because the manifest is the decision and the decision was made.
@@ -31,6 +33,7 @@ def merge_update(current: CheckpointManifest, proposed: CheckpointManifest) -> C
         "sink_commit_statuses": statuses,
         "sink_epochs": epochs,
         "identifier": proposed.identifier or current.identifier,
+        "held_until": max(proposed.held_until or 0, current.held_until or 0) or None,
     }
     return current.model_copy(update=merged, deep=True).stamped()
 
@@ -67,12 +70,14 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True)
 class CheckpointFacts:
-    """What retention knows of one checkpoint."""
+    """What retention knows of one checkpoint. `named`: somebody's word that it stays."""
 
     checkpoint_id: int
     condition: Condition = Condition.VALID
     named: bool = False
     needs: frozenset[str] = frozenset()
+    replays: frozenset[int] = frozenset()
+    """The checkpoints that know the epochs which are still to be replayed on top of it."""
 
     @property
     def valid(self) -> bool:
@@ -105,12 +110,15 @@ class RetentionPlan:
     newest_valid: int | None
 
 
-def plan_retention(checkpoints: Iterable[CheckpointFacts], keep: int) -> RetentionPlan:
+def plan_retention(
+    checkpoints: Iterable[CheckpointFacts], keep: int, verified: Collection[int] = frozenset()
+) -> RetentionPlan:
     """Decide what may go so that `keep` recent checkpoints stay and no single flipped bit can take them all.
 
     Beyond the `keep` newest valid ones these stay: named ones, everything above the newest valid id (a writer may
-    be at work there), the newest checkpoint that shares no sidecar with the newest (the fallback), and the oldest
-    one after the fallback, which takes its place once the newest shares nothing with it any more.
+    be at work there), the newest checkpoint that shares no sidecar with the newest (the fallback), the oldest
+    one after the fallback, which takes its place once the newest shares nothing with it any more, and all that
+    a recovery from one of these still has to replay. `verified` are those that were read back before.
     """
     facts = sorted(checkpoints, key=lambda c: c.checkpoint_id)
     valid = [c for c in facts if c.valid]
@@ -128,24 +136,48 @@ def plan_retention(checkpoints: Iterable[CheckpointFacts], keep: int) -> Retenti
         unreadable = c.condition is Condition.UNREADABLE
         return c.named or unreadable or recent_or_above or c.checkpoint_id in chosen
 
-    kept = [c for c in facts if stays(c)]
-    removed = [c for c in facts if not stays(c)]
+    owed = owed_to(c for c in facts if stays(c))
+    kept = [c for c in facts if stays(c) or c.checkpoint_id in owed]
+    removed = [c for c in facts if not (stays(c) or c.checkpoint_id in owed)]
     return RetentionPlan(
         keep=tuple(c.checkpoint_id for c in kept),
         remove=tuple(c.checkpoint_id for c in removed),
-        verify_first=_verify_first(newest, kept, removed),
+        verify_first=_verify_first(kept, removed, verified),
         needed_sidecars=frozenset().union(*(c.needs for c in kept)),
         sidecars_may_go=all(c.needs_are_known for c in kept),
         newest_valid=newest.checkpoint_id,
     )
 
 
+def owed_to(checkpoints: Iterable[CheckpointFacts]) -> frozenset[int]:
+    """Return what a recovery from any of these still has to replay: all that is left of those ids must stay."""
+    return frozenset().union(*(c.replays for c in checkpoints))
+
+
 def _verify_first(
-    newest: CheckpointFacts, kept: list[CheckpointFacts], removed: list[CheckpointFacts]
+    kept: Iterable[CheckpointFacts], removed: Iterable[CheckpointFacts], verified: Collection[int]
 ) -> tuple[int, ...]:
-    """Return what to read back: the pair that everything rests on, when an independent third is about to go."""
-    independent = [c for c in kept if c.valid and c.shares_nothing_with(newest)]
-    third_goes = any(c.valid and c.shares_nothing_with(newest) for c in removed)
-    if not third_goes or len(independent) > 1:
-        return ()
-    return tuple(c.checkpoint_id for c in [*independent, newest])
+    """Return what to read back before valid checkpoints go: what the store then rests on, unless it rests broadly."""
+    resting = sorted((c for c in kept if c.valid), key=lambda c: (c.checkpoint_id in verified, c.checkpoint_id))
+    unread = {id for c in removed if c.valid for id in _pillars(c, resting[::-1]) if id not in verified}
+    return tuple(sorted(unread))
+
+
+def _pillars(removed: CheckpointFacts, resting: Iterable[CheckpointFacts]) -> list[int]:
+    """Return the checkpoints that must not all be damaged while the removed one is sound; none if they cannot be.
+
+    As long as it is sound, only what it does not need itself can be damaged: of each that stays, just those sidecars
+    count. One without any holds as surely as the removed one did. Those that share some count once.
+    """
+    found: list[int] = []
+    seen: set[str] = set()
+    for c in resting:
+        rest = c.needs - removed.needs
+        if not rest:
+            return []
+        if not rest & seen:
+            seen |= rest
+            found.append(c.checkpoint_id)
+        if len(found) == _ENOUGH_DAMAGE:
+            return []
+    return found

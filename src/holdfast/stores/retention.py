@@ -5,23 +5,26 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.names import sidecar_id_of
-from holdfast.core.planning import CheckpointFacts, Condition, RetentionPlan, plan_retention
-from holdfast.errors import CorruptCheckpoint, InvalidRequest, TransientStoreError, UnsupportedVersion
+from holdfast.core.planning import CheckpointFacts, Condition, RetentionPlan, owed_to, plan_retention
+from holdfast.core.sidecar import StateFile
+from holdfast.errors import InvalidRequest
 from holdfast.stores.medium import Medium, VersionChanged
-from holdfast.stores.verification import Verifier, parse_manifest
+from holdfast.stores.survey import Survey
+from holdfast.stores.verification import Verifier
 
 _log = logging.getLogger(__name__)
 
 
 class Retention:
-    """Removes checkpoints and orphans, safely beside a living writer.
+    """Removes checkpoints and orphans, safely beside a living writer and beside a start.
 
-    Two rules make that safe without a fence: nothing above the newest valid id is touched, and a new checkpoint
-    cites only bytes reachable from the newest sealed one, which always stays.
+    Three rules make that safe without a fence: nothing above the newest valid id is touched; a new checkpoint cites
+    only bytes reachable from the newest sealed one, which always stays; and whoever goes on from an older one changes
+    its manifest first, so that either it cannot be removed any more or is found to be gone before anything is sealed.
+    A sidecar goes only when every checkpoint that needs it is gone.
     """
 
     def __init__(self, medium: Medium, verifier: Verifier) -> None:
@@ -44,36 +47,42 @@ class Retention:
 
     def prune(self, keep: int) -> list[int]:
         """Remove checkpoints beyond `keep` and clean up orphans; return the ids that went."""
-        versions: dict[int, str | None] = {}
-        survey = self._survey(versions)
-        plan = self._verified_plan(survey, keep)
-        removed = []
-        if plan.remove and plan.newest_valid is not None:
-            # Removing leaves gaps, and `load_latest` looks only one id beyond the pointer.
-            self._medium.advance_pointer(plan.newest_valid)
-        keep_sidecars = plan.needed_sidecars if plan.sidecars_may_go else frozenset(self._medium.sidecars())
-        for facts, spared in _in_order(survey, plan):
-            id = facts.checkpoint_id
-            try:
-                self._medium.remove_checkpoint(id, versions[id], keep_sidecars | spared)
-                if versions[id] is not None:  # An orphan is no checkpoint; another prune may be about to delete it.
-                    removed.append(id)
-            except VersionChanged:
-                _log.info("checkpoint %d changed while it was to be pruned: kept", id)
-                keep_sidecars |= facts.needs
-        gone = set(removed)
+        survey, removed = self._survey(), list[int]()
+        while not self._carried_out(survey, self._verified_plan(survey, keep), removed):
+            """Somebody sealed, named or took away something meanwhile: plan again with that."""
         self._medium.sweep()
-        self._clean([facts for facts in survey if facts.checkpoint_id not in gone])
+        self._clean(survey)
         return sorted(removed)
 
     def plan(self, keep: int) -> RetentionPlan:
         """Return what `prune` would do now, and do nothing."""
-        return self._verified_plan(self._survey({}), keep)
+        return self._verified_plan(self._survey(), keep)
 
     def clean(self) -> int:
         """Remove sidecars that no manifest needs and leftovers of dead writers; return how many."""
         # The survey comes after the sweep, or what the sweep took would be counted twice.
-        return self._medium.sweep() + self._clean(self._survey({}))
+        return self._medium.sweep() + self._clean(self._survey())
+
+    def _carried_out(self, survey: Survey, plan: RetentionPlan, removed: list[int]) -> bool:
+        """Remove what a plan says and note what went; False when the store went on and another plan is due."""
+        if plan.remove and plan.newest_valid is not None:
+            # Removing leaves gaps, and `load_latest` looks only one id beyond the pointer.
+            self._medium.advance_pointer(plan.newest_valid)
+        every_sidecar = frozenset[str]() if plan.sidecars_may_go else frozenset(self._medium.sidecars())
+        for id in _in_order(survey.facts(), plan):
+            if survey.went_on():
+                return False
+            version = survey.version(id)
+            try:
+                self._medium.remove_checkpoint(id, version, every_sidecar | survey.needed_by_others(id))
+            except VersionChanged:
+                _log.info("checkpoint %d changed while it was to be pruned: it is looked at again", id)
+                survey.read_again(id)
+                return False
+            survey.forget(id)
+            if version is not None:  # An orphan is no checkpoint; another prune may be about to delete it.
+                removed.append(id)
+        return True
 
     def remove_abandoned(self, fence: CheckpointManifest) -> list[int]:
         """Remove what a sealed fence gives up, newest first, with every sidecar below it; return the ids that went.
@@ -100,97 +109,60 @@ class Retention:
             except VersionChanged:
                 continue  # Somebody recorded a commit or a name in between.
 
-    def _clean(self, survey: list[CheckpointFacts]) -> int:
+    def _clean(self, survey: Survey) -> int:
         """Clean up beside what a survey found. What was sealed since is above its newest valid id: left alone."""
-        valid = [facts.checkpoint_id for facts in survey if facts.valid]
-        if not valid or not all(facts.needs_are_known for facts in survey):
+        facts = survey.facts()
+        valid = [each.checkpoint_id for each in facts if each.valid]
+        if not valid or not all(each.needs_are_known for each in facts):
             return 0
-        needed: frozenset[str] = frozenset().union(*(facts.needs for facts in survey))
-        removed = self._remove_orphans(survey, needed, newest_valid=valid[-1])
+        removed = self._remove_orphans(survey, facts, newest_valid=valid[-1])
         for name in self._medium.sidecars():
             id = sidecar_id_of(name)
-            if name not in needed and id is not None and id <= valid[-1]:
+            if id is None or id > valid[-1] or survey.needs(name):
+                continue
+            if not (survey.went_on() and survey.needs(name)):
                 removed += self._medium.remove_sidecar(name)
         return removed
 
-    def _remove_orphans(self, survey: list[CheckpointFacts], needed: frozenset[str], newest_valid: int) -> int:
-        removed = 0
-        for facts in survey:
-            if facts.condition is Condition.ORPHAN and facts.checkpoint_id <= newest_valid:
-                try:
-                    self._medium.remove_checkpoint(facts.checkpoint_id, None, needed)
+    def _remove_orphans(self, survey: Survey, facts: list[CheckpointFacts], newest_valid: int) -> int:
+        removed, owed = 0, owed_to(facts)
+        for id in (each.checkpoint_id for each in facts if each.condition is Condition.ORPHAN):
+            if id <= newest_valid and id not in owed:
+                with contextlib.suppress(VersionChanged):
+                    self._medium.remove_checkpoint(id, None, survey.needed_by_others(id))
                     removed += 1
-                except VersionChanged:
-                    continue
         return removed
 
-    def _verified_plan(self, survey: list[CheckpointFacts], keep: int) -> RetentionPlan:
+    def _verified_plan(self, survey: Survey, keep: int) -> RetentionPlan:
         """Plan, read back what everything will rest on, and plan again without what turned out damaged."""
+        sound: set[StateFile] = set()
         while True:
-            plan = plan_retention(survey, keep)
-            damaged = [id for id in plan.verify_first if not self._holds(id)]
+            plan = plan_retention(survey.facts(), keep, self._verified)
+            damaged = [id for id in plan.verify_first if not self._holds(id, sound)]
+            for id in damaged:
+                survey.distrust(id)
             if not damaged:
                 return plan
-            survey = [
-                replace(facts, condition=Condition.BROKEN) if facts.checkpoint_id in damaged else facts
-                for facts in survey
-            ]
 
-    def _holds(self, checkpoint_id: int) -> bool:
-        if checkpoint_id not in self._verified and self._verifier.check(checkpoint_id, digests=True).valid:
+    def _holds(self, checkpoint_id: int, sound: set[StateFile]) -> bool:
+        """Read a checkpoint back. What several share is read once for one plan."""
+        holds = self._verifier.check(checkpoint_id, digests=True, known=sound).valid
+        if holds:
             self._verified.add(checkpoint_id)
-        return checkpoint_id in self._verified
+        return holds
 
-    def _survey(self, versions: dict[int, str | None]) -> list[CheckpointFacts]:
-        abandons: dict[int, list[int]] = {}
-        survey = {id: self._facts(id, versions, abandons) for id in self._medium.ids()}
-        given_up: set[int] = set()
-        for id in reversed(survey):
-            if id in given_up:
-                continue  # What it abandons does not count: whoever abandoned it decided again.
-            for other in survey.keys() & set(abandons.get(id, ())) - given_up:
-                given_up.add(other)
-                if survey[other].valid:  # Recovery will never choose it, so nothing may rest on it.
-                    survey[other] = replace(survey[other], condition=Condition.BROKEN)
-                if survey[other].named:  # It stays, so the word that it was given up must stay too.
-                    survey[id] = replace(survey[id], named=True)
-        return list(survey.values())
-
-    def _facts(
-        self, checkpoint_id: int, versions: dict[int, str | None], abandons: dict[int, list[int]]
-    ) -> CheckpointFacts:
-        versions[checkpoint_id] = None
-        try:
-            stored = self._medium.read_manifest(checkpoint_id)
-            if stored is None:
-                return CheckpointFacts(checkpoint_id, Condition.ORPHAN)
-            versions[checkpoint_id] = stored.version
-            manifest = parse_manifest(stored.data, checkpoint_id)
-            abandons[checkpoint_id] = manifest.abandons
-            holds = self._verifier.judge(manifest, digests=False).valid
-        except (TransientStoreError, UnsupportedVersion):
-            return CheckpointFacts(checkpoint_id, Condition.UNREADABLE)
-        except CorruptCheckpoint:
-            return CheckpointFacts(checkpoint_id, Condition.CORRUPT)
-        return CheckpointFacts(
-            checkpoint_id,
-            Condition.VALID if holds else Condition.BROKEN,
-            named=manifest.identifier is not None or self._held[checkpoint_id] > 0,
-            needs=manifest.needed_sidecars,
-        )
+    def _survey(self) -> Survey:
+        return Survey(self._medium, self._verifier, lambda id: self._held[id] > 0)
 
 
-def _in_order(
-    survey: Iterable[CheckpointFacts], plan: RetentionPlan
-) -> Iterator[tuple[CheckpointFacts, frozenset[str]]]:
-    """Yield what goes so that a crash on the way leaves nothing worse than it was, and what to spare each time.
+def _in_order(survey: Iterable[CheckpointFacts], plan: RetentionPlan) -> list[int]:
+    """Return what goes so that a crash on the way leaves nothing worse than it was.
 
     First the damaged and the abandoned, oldest first: the word that abandons an id outlives the id. Then the good
-    ones, newest first: a checkpoint goes before the ones whose bytes it needs.
+    ones, newest first: a checkpoint goes before the ones whose bytes it needs. Bytes that one of them needs stay as
+    long as it does.
     """
-    going = set(plan.remove)
+    going = frozenset(plan.remove)
     doomed = [facts for facts in survey if facts.checkpoint_id in going]
-    good = [facts for facts in doomed if facts.valid]
-    spared: frozenset[str] = frozenset().union(*(facts.needs for facts in good))
-    yield from ((facts, spared) for facts in doomed if not facts.valid)
-    yield from ((facts, frozenset()) for facts in reversed(good))
+    good = [facts.checkpoint_id for facts in doomed if facts.valid]
+    return [*(facts.checkpoint_id for facts in doomed if not facts.valid), *reversed(good)]

@@ -88,6 +88,7 @@ class DurableCheckpointStore:
         total = sum(memoryview(chunk).nbytes for chunk in state_data or ())
         _refuse_nonsense(manifest)
         if state_data is None:
+            self._hold_base(manifest)
             manifest = self._joined(manifest)
         else:
             _refuse_ranges_beyond(manifest, total)
@@ -101,6 +102,26 @@ class DurableCheckpointStore:
             sealed = _stamped(manifest, sidecar_name(manifest.checkpoint_id), digest, total)
             return self._already_ours(sealed)
         return self._seal(staged, _stamped(manifest, staged.sidecar, digest, total))
+
+    def _hold_base(self, manifest: CheckpointManifest) -> None:
+        """Keep what a fence goes on from, against a prune that planned before; refuse if that was quicker.
+
+        A prune removes a manifest only as the version that it read, and the manifest before any sidecar: after this
+        nothing that the fence needs can go. The hold ends by itself once anything stands under the fence's id.
+        """
+        base = manifest.parent
+        if manifest.kind != "fence" or base is None or not manifest.needed_sidecars:
+            return
+        if base.id + 1 == manifest.checkpoint_id:
+            return  # No prune removes the newest one.
+        try:
+            self.amend(base.id, lambda current: _held(current, manifest.checkpoint_id))
+        except CheckpointNotFound:
+            if self.newest_id() < manifest.checkpoint_id:  # Else it was sealed before, or the seal is refused.
+                what = (
+                    f"checkpoint {base.id} was removed before checkpoint {manifest.checkpoint_id} could go on from it"
+                )
+                raise Fenced(f"{what}; nothing was written", checkpoint_id=manifest.checkpoint_id) from None
 
     def _joined(self, manifest: CheckpointManifest) -> CheckpointManifest:
         """Return the manifest with the checksum of the sidecar that was stored before it; refuse if none was."""
@@ -435,6 +456,11 @@ class DurableCheckpointStore:
         return self._retention.clean()
 
 
+def _held(manifest: CheckpointManifest, until: int) -> CheckpointManifest:
+    """Return a manifest that stays until an id is taken."""
+    return manifest.model_copy(update={"held_until": max(until, manifest.held_until or 0)}, deep=True).stamped()
+
+
 def _hashed(chunks: Iterable[Buffer], digest: Digest) -> Iterator[Buffer]:
     for chunk in chunks:
         digest.update(chunk)
@@ -443,6 +469,7 @@ def _hashed(chunks: Iterable[Buffer], digest: Digest) -> Iterator[Buffer]:
 
 def _stamped(manifest: CheckpointManifest, sidecar: str | None, digest: Digest, total: int) -> CheckpointManifest:
     """Return a deep copy of the manifest with what only the store knows: the sidecar's name and the checksums."""
+    manifest = manifest.model_copy(update={"held_until": None})  # That of a base, if anything.
     if sidecar is None:
         checksum = manifest.state_checksum
         if checksum is None and manifest.sidecar is None:
@@ -471,7 +498,7 @@ def _says_the_same(existing: CheckpointManifest, ours: CheckpointManifest) -> bo
 def _decision(manifest: CheckpointManifest) -> dict[str, object]:
     """Return what never changes in a manifest, leaving out under which name an attempt put the sidecar."""
     document = manifest.to_json_value()
-    for key in ("manifest_checksum", "sink_commit_statuses", "sink_epochs", "identifier"):
+    for key in ("manifest_checksum", "sink_commit_statuses", "sink_epochs", "identifier", "held_until"):
         document.pop(key, None)
     if manifest.dependencies is not None:
         document["dependencies"] = [
