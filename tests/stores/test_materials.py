@@ -1,7 +1,9 @@
 """Files beside the checkpoints: the same in a directory and in a bucket."""
 
+import os
 import pickle
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -86,3 +88,63 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(TransientStoreError, match="cannot write x"):
         materials.put_file("x", str(tmp_path / "not there"))
     assert list(tmp_path.iterdir()) == []
+
+
+class _Power:
+    """Notes what is flushed, and tells what a power loss now would leave below a directory."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self._flushed, self._names = root, dict[int, bytes](), dict[str, set[tuple[str, int]]]()
+        self._sync = os.fsync
+        monkeypatch.setattr(os, "fsync", self._note)
+
+    def _note(self, descriptor: int) -> None:
+        self._sync(descriptor)
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if os.path.isdir(path):
+            self._names[path] = {(entry.name, entry.inode()) for entry in os.scandir(path)}
+        else:
+            self._flushed[os.fstat(descriptor).st_ino] = Path(path).read_bytes()
+
+    def left(self) -> dict[str, bytes]:
+        """Return the files that would be found afterwards, and what would be in them."""
+        return dict(self._below(str(self.root)))
+
+    def _below(self, folder: str) -> Iterator[tuple[str, bytes]]:
+        for name, inode in sorted(self._names.get(folder, ())):
+            path = os.path.join(folder, name)
+            if os.path.isdir(path):
+                yield from self._below(path)
+            else:
+                yield os.path.relpath(path, self.root), self._flushed.get(inode, b"")
+
+
+@pytest.mark.parametrize("way", ["bytes", "file"])
+def test_what_was_put_survives_a_power_loss(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a checkpoint that names a copy of a table finds it. Method: note every flush, lose the rest."""
+    power = _Power(tmp_path / "store", monkeypatch)
+    power.root.mkdir()
+    materials = open_materials(str(power.root / "materials"))
+    if way == "bytes":
+        materials.put("timeline/tables/rates/index.json", b"all of it")
+    else:
+        (tmp_path / "local").write_bytes(b"all of it")
+        materials.put_file("timeline/tables/rates/index.json", str(tmp_path / "local"))
+    assert power.left() == {"materials/timeline/tables/rates/index.json": b"all of it"}
+
+
+def test_bytes_are_flushed_before_their_name_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: half a file under its name would be taken for a whole one. Method: lose power right after the rename."""
+    power = _Power(tmp_path, monkeypatch)
+    renamed: list[dict[str, bytes]] = []
+    rename = os.rename
+
+    def noted(source: str, target: str) -> None:
+        rename(source, target)
+        os.fsync(folder := os.open(os.path.dirname(target), os.O_RDONLY))
+        os.close(folder)
+        renamed.append(power.left())
+
+    monkeypatch.setattr(os, "rename", noted)
+    open_materials(str(tmp_path)).put("index.json", b"all of it")
+    assert renamed == [{"index.json": b"all of it"}]
