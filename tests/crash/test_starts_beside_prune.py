@@ -56,7 +56,6 @@ def branch_given_up(world: World) -> None:
 
 JOBS: dict[str, tuple[Callable[[World], None], Callable[[World, Watched], object]]] = {
     "go back": (chain, go_back),
-    "go back to what was given up": (branch_given_up, go_back),
     "name": (chain, name_old),
     "name what was given up": (branch_given_up, name_old),
 }

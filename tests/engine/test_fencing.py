@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import CheckpointManifest, Fenced, NoValidCheckpoint
+from holdfast.core.manifest import ParentRef
 from holdfast.engine.fencing import TakeOver, take_over
 from holdfast.engine.recovery import RecoveryDecision
 from holdfast.stores.store import DurableCheckpointStore
@@ -15,9 +16,11 @@ from stores.jobs import TIMELINE, Job
 from stores.places import Place
 
 
-def seal_as(store: DurableCheckpointStore, owner: CheckpointManifest, id: int, epoch: int) -> CheckpointManifest:
+def seal_as(
+    store: DurableCheckpointStore, owner: CheckpointManifest, id: int, epoch: int, **fields: Any
+) -> CheckpointManifest:
     """Seal an epoch as the writer that a fence made."""
-    draft = with_state(id, state_of(id), timeline=owner.timeline, generation=owner.generation)
+    draft = with_state(id, state_of(id), timeline=owner.timeline, generation=owner.generation, **fields)
     return store.save_with_state(draft.model_copy(update={"epoch": epoch}), [state_of(id)])
 
 
@@ -136,6 +139,36 @@ def test_a_writer_that_slept_through_a_prune_is_told_all_the_same(
     assert other.load_by_id(3) is None
     assert other.recover_latest_validated().chosen_id == 8
     assert other.cleanup_orphans() == 0
+
+
+def test_a_late_checkpoint_goes_although_the_fence_that_had_its_id_was_somebodys_parent(
+    store: DurableCheckpointStore, place: Place
+) -> None:
+    """The parent was the fence, which is pruned: nobody has ever seen what the late writer seals under its id."""
+    old = take_over(store).fence
+    seal_as(store, old, 2, 1)
+    other = place.open()
+    new = take_over(other).fence
+    parent = ParentRef(id=new.checkpoint_id, manifest_checksum=new.manifest_checksum or "")
+    for id in (4, 5):
+        seal_as(other, new, id, id, parent=parent)
+    other.prune(2)
+    with pytest.raises(Fenced, match="checkpoint 3 came too late"):
+        seal_as(store, old, 3, 2)
+    assert other.load_by_id(3) is None
+
+
+def test_a_late_writer_is_told_although_what_came_later_is_damaged(
+    store: DurableCheckpointStore, place: Place
+) -> None:
+    old = take_over(store).fence
+    other = place.open()
+    new = take_over(other).fence
+    seal_as(other, new, 3, 1)
+    other.prune(1)
+    place.put(place.manifest(3), b"garbage")
+    with pytest.raises(Fenced, match="checkpoint 2 came too late"):
+        seal_as(store, old, 2, 1)
 
 
 def test_a_writer_may_fill_a_gap_of_its_own_generation(store: DurableCheckpointStore) -> None:

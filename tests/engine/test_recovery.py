@@ -175,6 +175,17 @@ def test_a_lost_manifest_may_have_been_a_fence(store: DurableCheckpointStore, pl
     assert third.generation > (fence.generation or 0)
 
 
+def test_fences_that_were_pruned_had_a_generation_each(store: DurableCheckpointStore, place: Place) -> None:
+    seal(store, 1, generation=3)
+    newest = [take_over(store).fence for _ in range(4)][-1]
+    for id in (2, 3, 4):
+        place.delete(place.manifest(id))
+        if isinstance(place, DirectoryPlace):
+            (place.base / f"checkpoints/checkpoint_{id:06}").rmdir()
+    place.put(place.manifest(5), b"garbage")
+    assert decide_recovery(store).generation == newest.generation == 7
+
+
 def test_manifests_without_a_generation_count_as_none(store: DurableCheckpointStore) -> None:
     store.save(manifest(1))
     store.save_with_state(with_state(2, b"x"), [b"x"])

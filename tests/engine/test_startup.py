@@ -12,7 +12,7 @@ from holdfast import CorruptCheckpoint, Fenced, NoValidCheckpoint, SinkCommitSta
 from holdfast.core.contracts import OnForeign
 from holdfast.engine.events import Event, StepFinished, StepStarted
 from holdfast.engine.identity import OnChange
-from holdfast.engine.resolution import approve
+from holdfast.engine.resolution import approve, discard_epoch
 from holdfast.engine.startup import StartOptions
 from holdfast.errors import (
     ApprovalNeeded,
@@ -586,7 +586,34 @@ def test_appending_behind_somebody_else_does_not_hide_a_gap(world: World) -> Non
         world.run(options=StartOptions(on_foreign=OnForeign.APPEND))
 
 
+@pytest.mark.parametrize("chosen", [OnForeign.REFUSE, OnForeign.REWIND])
+def test_a_lost_fresh_start_is_not_followed_by_advice_that_cannot_be_taken(world: World, chosen: OnForeign) -> None:
+    """Its fence is damaged, so the store knows the old timeline only; the targets are of the new one."""
+    world.run()
+    anew = world.process(options=StartOptions(fresh=True, on_foreign=OnForeign.REWIND))
+    anew.start()
+    world.damage_manifest(world.newest().checkpoint_id)
+    with pytest.raises((ForeignTimeline, SinkBehind), match=r"start over with --fresh|stands at epoch 0"):
+        world.run(options=StartOptions(on_foreign=chosen))
+    world.run(options=StartOptions(fresh=True, on_foreign=OnForeign.REWIND))
+    assert world.shown() == world.expected()
+
+
 # --- a person's word
+
+
+def test_what_was_prepared_before_a_rewind_is_refused_before_anything_is_done(world: World) -> None:
+    """The checkpoint is from before a person gave its epoch up, and the target was rewound since."""
+    crashed_at(world, Point(StepStarted, 3, "commit", "a"))
+    owing = world.newest()
+    given_up = discard_epoch(world.store(), "a", 3, reason="tired", clock=world.clock)
+    world.process(options=StartOptions(from_id=given_up.checkpoint_id)).start()
+    before = {name: target.state for name, target in world.targets.items()}
+    with pytest.raises(SinkError, match=r"'a' is owed epoch 3, but .* before generation 3 rewound .*before epoch 3"):
+        world.run(options=StartOptions(from_id=owing.checkpoint_id))
+    assert {name: target.state for name, target in world.targets.items()} == before
+    world.run(options=StartOptions(from_id=world.of_epoch(2).checkpoint_id))
+    assert world.shown() == world.expected()
 
 
 def test_fresh_begins_a_new_timeline_and_abandons_everything(world: World) -> None:

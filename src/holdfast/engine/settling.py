@@ -14,7 +14,7 @@ from holdfast.engine.coordinator import RecordedEpoch
 from holdfast.engine.ledgers import Ledgers
 from holdfast.engine.records import RangeLookup, Replay, find_replay, sealed_range, sealed_tokens
 from holdfast.engine.recovery import RecoveryDecision
-from holdfast.errors import PipelineError, ReplayMismatch, SinkBehind
+from holdfast.errors import PipelineError, ReplayMismatch, SinkBehind, SinkError
 from holdfast.stores.store import DurableCheckpointStore
 
 
@@ -90,7 +90,8 @@ class Settler:
         found = self._brought(name, ledger, chosen, self._tokens.get(name))
         for record in replay.epochs:
             token = (record.tokens or {}).get(name)
-            if token is not None and record.decided and self._staged_here.get(name):
+            # What does not fit any more is computed again.
+            if token is not None and record.decided and self._staged_here.get(name) and _fits(token, ledger):
                 found = _with_commit(name, found, token)
         if replay.sequel.given_up_after is None:
             return found
@@ -110,7 +111,14 @@ class Settler:
             return Settlement(ledger, report=joins)
         nothing = Settlement(ledger, report="has everything")
         if token is not None:
-            return _with_commit(name, nothing, token)
+            found = _with_commit(name, nothing, token)
+            if found.commits and not _fits(token, ledger):
+                raise SinkError(
+                    f"sink '{name}' is owed epoch {token.epoch}, but what was prepared for it is from before "
+                    f"generation {ledger.rewound_in} rewound the target: the rows cannot be shown any more. Go back "
+                    f"with --from to a checkpoint before epoch {token.epoch}"
+                )
+            return found
         if ledger.epoch < expected:
             raise _gap(name, ledger.epoch, expected)
         return nothing
@@ -140,6 +148,11 @@ class Settler:
                 f"sink '{name}' has epoch {ledger.epoch}, but of another source range than the checkpoint: going on "
                 f"would lose rows or show them twice. {_way_out(name, ledger.epoch - 1)}"
             )
+
+
+def _fits(token: Token, ledger: LedgerState) -> bool:
+    """Whether no rewind of the target made unfit what was prepared for it before."""
+    return token.generation >= ledger.rewound_in
 
 
 def _way_out(name: str, epoch: int) -> str:

@@ -33,7 +33,7 @@ from holdfast.engine.records import RangeLookup, Replay
 from holdfast.engine.recovery import APPROVED, RecoveryDecision
 from holdfast.engine.settling import Settler, Settling
 from holdfast.engine.witness import NO_WITNESS, Witness
-from holdfast.errors import ApprovalNeeded, HoldfastError, PipelineError, SinkError
+from holdfast.errors import ApprovalNeeded, ForeignTimeline, HoldfastError, PipelineError, SinkError
 from holdfast.stores.store import DurableCheckpointStore
 
 Result = TypeVar("Result")
@@ -190,11 +190,19 @@ class Startup:
 
     def _claimable(self, owner: Owner, epoch: int) -> dict[str, LedgerState]:
         """Return what every ledger will say once it is claimed."""
-        return self._on_sinks(
-            "can_claim",
-            epoch,
-            lambda sink: sink.can_claim(owner, on_foreign=self._options.on_foreign, adopt_epoch=epoch),
-        )
+        on_foreign = self._options.on_foreign
+        try:
+            return self._on_sinks(
+                "can_claim", epoch, lambda sink: sink.can_claim(owner, on_foreign=on_foreign, adopt_epoch=epoch)
+            )
+        except ForeignTimeline as error:
+            if epoch == 0:
+                raise
+            raise ForeignTimeline(
+                f"{error}. This start goes on from epoch {epoch}, so of these only adopt is possible, and right only "
+                "if the target shows exactly what this pipeline gave until then. If the other timeline is a fresh "
+                "start of this pipeline whose record is damaged, start over with --fresh"
+            ) from error
 
     def _staged_here(self) -> dict[str, bool]:
         """Whether rows staged before this start can be shown; if not, the replay computes them again."""

@@ -10,7 +10,7 @@ from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.buffers import Buffer
 from holdfast.core.checksums import Digest, inline_digest, sidecar_digest
 from holdfast.core.dependencies import CheckpointDependencies
-from holdfast.core.manifest import DEFAULT_VNODE_COUNT, CheckpointManifest
+from holdfast.core.manifest import DEFAULT_VNODE_COUNT, CheckpointManifest, ParentRef
 from holdfast.core.names import sidecar_id_of, sidecar_name
 from holdfast.core.planning import RetentionPlan, merge_update
 from holdfast.core.sidecar import StateFile
@@ -172,10 +172,11 @@ class DurableCheckpointStore:
                     raise self.fenced(id, f"checkpoint {sealed.checkpoint_id} came too late: checkpoint {id}")
 
     def _overtakes(self, checkpoint_id: int, sealed: CheckpointManifest) -> bool:
+        """Whether a later checkpoint is another writer's. Of a damaged one nobody knows: let a new start decide."""
         try:
             later = self.load_by_id(checkpoint_id)
         except CorruptCheckpoint:
-            return False
+            return True
         if later is None:
             return False
         return sealed.kind == "fence" or (later.generation or 0) > (sealed.generation or 0)
@@ -190,7 +191,9 @@ class DurableCheckpointStore:
                 return
             if other is None or id == sealed.checkpoint_id:
                 continue
-            if sealed.checkpoint_id in {*other.abandons, *([other.parent.id] if other.parent else [])}:
+            # By its checksum: an earlier checkpoint of that id, pruned since, may have been somebody's parent.
+            ours = ParentRef(id=sealed.checkpoint_id, manifest_checksum=sealed.manifest_checksum or "")
+            if other.parent == ours or sealed.checkpoint_id in other.abandons:
                 return
             needed |= other.needed_sidecars
         stored = self._medium.read_manifest(sealed.checkpoint_id)
