@@ -523,6 +523,46 @@ def test_without_an_order_a_key_may_change_once_per_epoch(tmp_path: Path) -> Non
         writer.prepare(3, [*orders(2), {"id": 2, "name": None, "amount": None}])
 
 
+WITHOUT_STEERING: list[tuple[dict[str, Any], pa.Schema]] = [
+    ({"key": "id"}, SCHEMA),
+    ({"key": "id", "omit": ["op", "seq"]}, CHANGES),
+    ({"key": "id", "omit": ["op", "seq"], "delete_when": "seq > 0", "order_by": "amount"}, CHANGES),
+]
+
+
+@pytest.mark.parametrize(("options", "schema"), WITHOUT_STEERING, ids=["nothing", "neither", "others"])
+def test_a_sealed_epoch_is_steered_as_it_was_prepared(
+    tmp_path: Path, options: dict[str, Any], schema: pa.Schema
+) -> None:
+    """Deletes stay deletes, and of two changes the last counts, whatever the sink is told by now."""
+    writer = Writer(target(**STREAM), tmp_path, schema=CHANGES)
+    writer.write(1, [change("c", 1, 1, "a", 1.0), change("c", 2, 2, "b", 2.0)])
+    token = writer.prepare(2, [change("d", 3, 1), change("u", 4, 2, "c", 3.0), change("u", 5, 2, "d", 2.0)])
+    assert Writer(target(**options), tmp_path, 2, schema=schema).commit(token) is CommitOutcome.DONE
+    assert read_postgres(tmp_path) == [{"id": 2, "name": "d", "amount": 2.0}]
+
+
+def test_columns_that_only_steered_are_not_written_because_they_are_now(tmp_path: Path, query: Query) -> None:
+    writer = Writer(target(**STREAM), tmp_path, schema=CHANGES)
+    token = writer.prepare(1, [change("c", 1, 1, "a", 1.0)])
+    query("ALTER TABLE {s}.orders ADD COLUMN op text, ADD COLUMN seq bigint")
+    heir = Writer(target(**{**STREAM, "omit": []}), tmp_path, 2, schema=CHANGES)
+    assert heir.commit(token) is CommitOutcome.DONE
+    assert query("SELECT id, name, op, seq FROM {s}.orders") == [(1, "a", None, None)]
+
+
+def test_rows_that_a_table_changed_since_would_round_are_refused(tmp_path: Path, query: Query) -> None:
+    token = Writer(target(), tmp_path).prepare(1, orders(1))
+    query("ALTER TABLE {s}.orders ALTER COLUMN amount TYPE bigint")
+    now = pa.schema([("id", pa.int64()), ("name", pa.string()), ("amount", pa.int64())])
+    heir = Writer(target(), tmp_path, 2, schema=now)
+    with pytest.raises(SinkError, match=r"epoch 1 were prepared for another view: .*\"amount\" is bigint"):
+        heir.commit(token)
+    query("ALTER TABLE {s}.orders ALTER COLUMN amount TYPE double precision")
+    assert heir.commit(token) is CommitOutcome.DONE
+    assert read_postgres(tmp_path) == orders(1)
+
+
 @pytest.mark.parametrize("condition", ["no_such = 1", "op =", "random() > 0.5", "1"])
 def test_a_condition_that_does_not_work_is_refused_at_open(tmp_path: Path, condition: str) -> None:
     with pytest.raises(SinkError, match="cannot be staged with delete_when"):

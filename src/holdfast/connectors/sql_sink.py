@@ -5,11 +5,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
 
+from holdfast.connectors.forms import Form
 from holdfast.connectors.ledger import Claim, LedgerRecord, claim, fenced
 from holdfast.connectors.sql_ledger import SqlLedger, Statements
 from holdfast.connectors.sql_statements import TargetTable
 from holdfast.connectors.staging import StagedName
-from holdfast.core.contracts import EpochRef, LedgerState, OnForeign, Owner, RewindOutcome
+from holdfast.core.contracts import EpochRef, LedgerState, OnForeign, Owner, RewindOutcome, Token
 from holdfast.errors import PipelineDefinitionError, SinkError
 
 
@@ -27,6 +28,18 @@ def refuse_updates(kind: str, mode: str, output_mode: str) -> None:
     """Refuse to append what is meant to replace rows."""
     if output_mode == "update" and mode != "upsert":
         raise PipelineDefinitionError(f"output mode 'update' replaces rows: give the {kind} sink a key")
+
+
+def form_of(token: Token, today: Form) -> Form:
+    """Return what a token's rows were prepared as; refuse rows that do not have what steers them."""
+    form = Form.of(token, today)
+    lost = [name for name in form.settings["key"] if name not in form.schema.names]
+    if lost:
+        raise SinkError(
+            f"the rows of epoch {token.epoch} have no column '{lost[0]}', which the sink has as its key now: start "
+            "once as the pipeline was when they were prepared"
+        )
+    return form
 
 
 class TableSink(ABC):

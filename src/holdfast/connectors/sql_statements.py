@@ -1,4 +1,7 @@
-"""The SQL that SQLite and PostgreSQL understand alike, as text: nothing here talks to a database."""
+"""The SQL that SQLite and PostgreSQL understand alike, as text: nothing here talks to a database.
+
+Columns that are read have their table's name before them: SQLite takes a quoted name that is no column for a text.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,13 +51,18 @@ class TargetTable:
         columns = [f"{quoted(column.name)} {column.type}" for column in self.columns]
         return [*columns, f"{quoted(EPOCH_COLUMN)} {self.epoch_type}"] if self.with_epoch else columns
 
-    def insert(self, rows: str, number: int) -> str:
-        """Return what adds `rows` (a table, or a query in parentheses); `number` is the epoch's visible number."""
-        names = listed([column.name for column in self.columns])
-        into, values = (
-            (f"{names}, {quoted(EPOCH_COLUMN)}", f"{names}, {number}") if self.with_epoch else (names, names)
-        )
-        return f"INSERT INTO {self.sql} ({into}) SELECT {values} FROM {rows}"
+    def insert(self, rows: str, number: int, condition: str = "true") -> str:
+        """Return what adds `rows` (a table, or a query in parentheses) for which a condition on `staged` holds.
+
+        `number` is the epoch's visible number.
+        """
+        into = [column.name for column in self.columns]
+        values = [f"staged.{quoted(name)}" for name in into]
+        if self.with_epoch:
+            into, values = [*into, EPOCH_COLUMN], [*values, str(number)]
+        # The condition also tells ON CONFLICT from the ON of a join.
+        select = f"SELECT {', '.join(values)} FROM {rows} AS staged WHERE {condition}"
+        return f"INSERT INTO {self.sql} ({listed(into)}) {select}"
 
     def on_conflict(self) -> str:
         """Return what makes an insert replace the row with the same key."""
@@ -62,11 +70,15 @@ class TargetTable:
 
     def remove_after(self, number: int) -> str:
         """Return what removes rows with a higher epoch number."""
-        return f"DELETE FROM {self.sql} WHERE {quoted(EPOCH_COLUMN)} > {number}"
+        return f"DELETE FROM {self.sql} WHERE {self._epoch} > {number}"
 
     def highest_epoch(self) -> str:
         """Return a query for the highest epoch number in the table."""
-        return f"SELECT coalesce(max({quoted(EPOCH_COLUMN)}), 0) FROM {self.sql}"
+        return f"SELECT coalesce(max({self._epoch}), 0) FROM {self.sql}"
+
+    @property
+    def _epoch(self) -> str:
+        return f"{self.sql}.{quoted(EPOCH_COLUMN)}"
 
     def _update(self) -> str:
         names = [column.name for column in self.columns if column.name not in self.key]

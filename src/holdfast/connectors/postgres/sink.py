@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.connectors.arrow_types import is_nested, key_columns, plain_schema
 from holdfast.connectors.extras import adbc_postgres, adbc_postgres_package
+from holdfast.connectors.forms import Form
 from holdfast.connectors.ledger import REWINDS, LedgerRecord, must_commit
 from holdfast.connectors.parquet_files import expect_rows
 from holdfast.connectors.postgres.address import Address, TableName, refuse_long_name, refuse_name
@@ -39,7 +40,7 @@ from holdfast.connectors.postgres.table import (
     wires_into,
 )
 from holdfast.connectors.sql_ledger import LEDGER, LedgerPlace, SqlLedger
-from holdfast.connectors.sql_sink import TableSink, chosen_mode, refuse_updates
+from holdfast.connectors.sql_sink import TableSink, chosen_mode, form_of, refuse_updates
 from holdfast.connectors.sql_statements import Column, TargetTable, quoted
 from holdfast.connectors.staging import STAGED, StagedName, reading_back
 from holdfast.core.contracts import (
@@ -123,10 +124,15 @@ class PostgresSink(TableSink):
             refuse_name(name, "column")
         key_columns(self._rows, self._key)
         self._check_steering()
-        columns = [Column(field.name, natural_type(field.type), field.name) for field in self._rows]
-        self._columns = [column for column in columns if column.name not in self._omit]
-        left_out = tuple(column for column in columns if column.name in self._omit)
-        self._changes = Changes(self._order_by, self._delete_when, left_out)
+        settings = {
+            "mode": self._mode,
+            "key": list(self._key),
+            "order_by": self._order_by,
+            "delete_when": self._delete_when,
+            "omit": list(self._omit),
+            "epoch_column": self._epoch_column,
+        }
+        self._today = Form(self._rows, settings)
 
     def _check_steering(self) -> None:
         for name in (*self._omit, *([self._order_by] if self._order_by else [])):
@@ -181,9 +187,7 @@ class PostgresSink(TableSink):
         """Return the schema of the ledger, the table and the ledger itself, as this connection finds them."""
         schema = resolve_schema(connection, self._table)
         ours = self._given_schema or schema
-        target = TargetTable(
-            self._table.name, self._columns, self._key, self._epoch_column, schema, epoch_type="bigint"
-        )
+        target = self._table_for(self._today, schema)
         columns = "SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass($1) AND NOT attisdropped"
         place = LedgerPlace(prefix=f"{quoted(ours)}.", lock=" FOR UPDATE", columns=columns)
         return ours, target, SqlLedger(place, self._pipeline, self._name, target.sql)
@@ -199,8 +203,18 @@ class PostgresSink(TableSink):
     def _staged_name(self, ref: EpochRef) -> StagedName:
         return staged_name(self._pipeline, self._name, ref)
 
-    def _staging(self, name: StagedName) -> StagingTable:
-        return StagingTable(self._schema, name, self._target, self._changes)
+    def _staging(self, name: StagedName, form: Form | None = None) -> StagingTable:
+        form = form or self._today
+        left_out = tuple(column for column in _columns(form) if column.name in form.settings["omit"])
+        changes = Changes(form.settings["order_by"], form.settings["delete_when"], left_out)
+        return StagingTable(self._schema, name, self._table_for(form, self._target.schema), changes)
+
+    def _table_for(self, form: Form, schema: str | None) -> TargetTable:
+        """Return the table as rows of a form get there."""
+        columns = [column for column in _columns(form) if column.name not in form.settings["omit"]]
+        with_epoch = self._epoch_column or form.settings["epoch_column"]
+        key = form.settings["key"]
+        return TargetTable(self._table.name, columns, key, with_epoch, schema, epoch_type="bigint")
 
     def _all_staged(self) -> list[StagedName]:
         with self._changing() as connection:
@@ -226,7 +240,8 @@ class PostgresSink(TableSink):
         except SinkError as error:
             # Nobody but us knows the staging table.
             raise type(error)(str(error).replace(staging.name, self._target.name)) from error
-        return Prepared(rows.count, {REWINDS: self._rewinds, STAGED: staging.sql})
+        payload = {REWINDS: self._rewinds, STAGED: staging.sql, **self._today.to_payload()}
+        return Prepared(rows.count, payload)
 
     def _stage(self, rows: Rows, staging: StagingTable) -> None:
         if rows.small:
@@ -247,22 +262,35 @@ class PostgresSink(TableSink):
         ref = EpochRef(self._owner.timeline, token.generation, token.epoch, token.attempt, token.nonce)
         try:
             with self._session.transaction(decides=True) as connection:
-                return self._commit(connection, token, self._staging(self._staged_name(ref)))
+                return self._commit(connection, token, self._staged_name(ref))
         except UnknownOutcome as lost:
             return self._outcome(token, lost)
 
-    def _commit(self, connection: Transaction, token: Token, staging: StagingTable) -> CommitOutcome:
+    def _commit(self, connection: Transaction, token: Token, name: StagedName) -> CommitOutcome:
         record = self._ledger.read(connection)
         if not must_commit(record, self._owner, token):
             return CommitOutcome.ALREADY_DONE
         assert record is not None
+        form = form_of(token, self._today)
+        staging = self._staging(name, form)
         if not exists(connection, staging.sql):
             raise SinkError(f"staged rows are gone: {staging.sql}")
+        if form != self._today:
+            self._refuse_unfit(connection, token, form)
         staging.expect(connection, token.rows)
         staging.show(connection, record.base + token.epoch)
         self._ledger.move(connection, record, token)
         staging.drop(connection)
         return CommitOutcome.DONE
+
+    def _refuse_unfit(self, connection: Transaction, token: Token, form: Form) -> None:
+        """Refuse a table that was changed since, so that the rows would change on their way into it."""
+        target = self._table_for(form, self._target.schema)
+        columns = columns_of(connection, target.sql)
+        try:
+            refuse_differences(target, columns, form.schema, ())
+        except SinkError as error:
+            raise SinkError(f"the rows of epoch {token.epoch} were prepared for another view: {error}") from error
 
     def _outcome(self, token: Token, lost: UnknownOutcome) -> CommitOutcome:
         """Find out how a COMMIT ended whose answer was lost."""
@@ -297,7 +325,7 @@ class PostgresSink(TableSink):
         with self._asking() as connection, reading_back(table):
             if not exists(connection, table):
                 raise SinkError(f"staged rows are gone: {table}")
-            rows = read_staged(connection, table, self._rows)
+            rows = read_staged(connection, table, Form.of(token, self._today).schema)
         expect_rows(rows.num_rows, token.rows)
         return rows
 
@@ -312,6 +340,10 @@ class PostgresSink(TableSink):
     def close(self) -> None:
         """Let go of the connection."""
         self._session.close()
+
+
+def _columns(form: Form) -> list[Column]:
+    return [Column(field.name, natural_type(field.type), field.name) for field in form.schema]
 
 
 def _require_driver() -> None:

@@ -131,18 +131,17 @@ class StagingTable:
         if not target.key:
             connection.run(target.insert(self.sql, number))
             return
-        rows = f"(SELECT * FROM {self.sql}) AS latest"
+        rows, condition = self.sql, "true"
         if changes.order_by:
             key = listed(target.key)
             order = f"{key}, {quoted(changes.order_by)} DESC"
-            rows = f"(SELECT DISTINCT ON ({key}) * FROM {self.sql} ORDER BY {order}) AS latest"
+            rows = f"(SELECT DISTINCT ON ({key}) * FROM {self.sql} ORDER BY {order})"
         if changes.delete_when:
-            same = " AND ".join(f"target.{quoted(name)} = latest.{quoted(name)}" for name in target.key)
-            connection.run(
-                f"DELETE FROM {target.sql} AS target USING {rows} WHERE latest.{quoted(_DELETE)} AND {same}"
-            )
-            rows = f"{rows} WHERE NOT {quoted(_DELETE)}"
-        connection.run(f"{target.insert(rows, number)} {target.on_conflict()}")
+            same = " AND ".join(f"target.{quoted(name)} = staged.{quoted(name)}" for name in target.key)
+            deletes = f"staged.{quoted(_DELETE)}"
+            connection.run(f"DELETE FROM {target.sql} AS target USING {rows} AS staged WHERE {deletes} AND {same}")
+            condition = f"NOT {deletes}"
+        connection.run(f"{target.insert(rows, number, condition)} {target.on_conflict()}")
 
     def drop(self, connection: Statements) -> None:
         """Remove the table, and the marks of the tasks that filled it."""

@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from holdfast.connectors.arrow_types import key_columns, plain_schema
 from holdfast.connectors.extras import adbc_sqlite, pa
+from holdfast.connectors.forms import Form
 from holdfast.connectors.keys import repeated_key
 from holdfast.connectors.ledger import REWINDS, LedgerRecord, must_commit
 from holdfast.connectors.parquet_files import (
@@ -30,7 +31,7 @@ from holdfast.connectors.parquet_files import (
     write_with_spark,
 )
 from holdfast.connectors.sql_ledger import LEDGER, LedgerPlace, SqlLedger
-from holdfast.connectors.sql_sink import TableSink, chosen_mode, refuse_updates
+from holdfast.connectors.sql_sink import TableSink, chosen_mode, form_of, refuse_updates
 from holdfast.connectors.sqlite.columns import sqlite_columns, sqlite_rows, sqlite_schema
 from holdfast.connectors.sqlite.staged import read_staged
 from holdfast.connectors.sqlite.target import SqliteConnection, SqliteTable, ensure_table, has_table, is_plain
@@ -99,9 +100,9 @@ class SqliteSink(TableSink):
         self._name, self._pipeline = context.name, context.pipeline
         self._schema = plain_schema(context.schema)
         key_columns(self._schema, self._key)
-        columns = sqlite_columns(self._schema)
-        key = [column.name for column in columns if column.source in self._key]
-        self._target = SqliteTable(self._table, columns, key, self._epoch_column)
+        settings = {"mode": self._mode, "key": list(self._key), "epoch_column": self._epoch_column}
+        self._today = Form(self._schema, settings)
+        self._target = self._table_for(self._today)
         # SQLite does not tell upper from lower case in names.
         place = LedgerPlace(fold="lower", columns="SELECT name FROM pragma_table_info(trim($1, '\"'))")
         self._ledger = SqlLedger(place, self._pipeline, self._name, self._table)
@@ -139,7 +140,8 @@ class SqliteSink(TableSink):
             self._check_rows(connection, rows.count)
         self._prepared.add(staged)
         facts = describe(self._staging, os.path.basename(file), digest=rows.small)
-        return Prepared(rows.count, {REWINDS: self._rewinds, "file": asdict(facts)})
+        payload = {REWINDS: self._rewinds, "file": asdict(facts), **self._today.to_payload()}
+        return Prepared(rows.count, payload)
 
     def _ingest(self, rows: Rows, file: str) -> None:
         with contextlib.ExitStack() as stack:
@@ -178,7 +180,7 @@ class SqliteSink(TableSink):
         if not is_plain(connection, self._target):
             connection.execute("BEGIN IMMEDIATE")
             try:
-                self._show(connection, 0)
+                self._show(connection, self._target, 0)
             finally:
                 connection.rollback()
 
@@ -213,18 +215,25 @@ class SqliteSink(TableSink):
                 return CommitOutcome.ALREADY_DONE
             assert record is not None
             expect_rows(_count(connection), token.rows)
-            self._show(connection, record.base + token.epoch)
+            self._show(connection, self._table_for(form_of(token, self._today)), record.base + token.epoch)
             self._ledger.move(connection, record, token)
         return CommitOutcome.DONE
 
-    def _show(self, connection: SqliteConnection, number: int) -> None:
-        for statement in self._target.show(_STAGED_ROWS, number):
+    def _table_for(self, form: Form) -> SqliteTable:
+        """Return the table as rows of a form get there."""
+        columns = sqlite_columns(form.schema)
+        key = [column.name for column in columns if column.source in form.settings["key"]]
+        return SqliteTable(self._table, columns, key, self._epoch_column or form.settings["epoch_column"])
+
+    @staticmethod
+    def _show(connection: SqliteConnection, target: SqliteTable, number: int) -> None:
+        for statement in target.show(_STAGED_ROWS, number):
             connection.run(statement)
 
     def staged(self, token: Token) -> Any:
         """Read a staging database, verified. The target is not touched."""
         with _translated():
-            return read_staged(self._staging, token, self._schema)
+            return read_staged(self._staging, token, Form.of(token, self._today).schema)
 
     @contextlib.contextmanager
     def _looking(self) -> Iterator[tuple[SqliteConnection, SqlLedger] | None]:

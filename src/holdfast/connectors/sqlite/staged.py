@@ -28,7 +28,7 @@ def read_staged(folder: str, token: Token, schema: Any) -> Any:
 
 
 def _read(file: str, schema: Any) -> Any:
-    names = ", ".join(quoted(column.name) for column in sqlite_columns(schema))
+    names = ", ".join(f"rows.{quoted(column.name)}" for column in sqlite_columns(schema))
     uri = f"file:{quote(file)}?mode=ro&immutable=1"
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
         rows = connection.execute(f"SELECT {names} FROM rows ORDER BY rowid")

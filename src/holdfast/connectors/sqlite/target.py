@@ -28,13 +28,13 @@ class SqliteTable(TargetTable):
 
     def show(self, rows: str, number: int) -> list[str]:
         """Return what moves staged rows into the table; `number` is the epoch's visible number."""
-        # The condition tells ON CONFLICT from the ON of a join.
-        insert = f"{self.insert(rows, number)} WHERE true"
+        insert = self.insert(rows, number)
         return [self._remove_null_keys(rows), f"{insert} {self.on_conflict()}"] if self.key else [insert]
 
     def repeated_keys(self, rows: str) -> str:
         """Return a query that finds staged rows with one key."""
-        return f"SELECT 1 FROM {rows} GROUP BY {listed(self.key)} HAVING count(*) > 1 LIMIT 1"
+        key = ", ".join(f"staged.{quoted(name)}" for name in self.key)
+        return f"SELECT 1 FROM {rows} AS staged GROUP BY {key} HAVING count(*) > 1 LIMIT 1"
 
     def _remove_null_keys(self, rows: str) -> str:
         """Return what makes room for keys with a NULL in them: a unique index takes two NULLs for different."""
