@@ -234,6 +234,33 @@ def test_a_lost_answer_to_anything_else_asks_for_another_try(way: Way, tmp_path:
         writer.commit(token)
 
 
+def test_a_commit_that_ends_with_an_error_of_the_disk_is_looked_up_in_the_ledger(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    """The server says of few errors that nothing was committed; of all others only the ledger tells."""
+    schema = schema_of(tmp_path)
+    sql(f"CREATE SCHEMA {schema}")
+    sql(f"CREATE TABLE {schema}.orders (id bigint, name text, amount float8)")
+    sql(f"CREATE TABLE {schema}.disk (fails boolean)")
+    sql(
+        f"CREATE FUNCTION {schema}.write_out() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN IF EXISTS (SELECT 1 FROM {schema}.disk) THEN "
+        "RAISE 'could not fsync' USING ERRCODE = 'io_error'; END IF; RETURN NULL; END $$"
+    )
+    sql(
+        f"CREATE CONSTRAINT TRIGGER late AFTER INSERT ON {schema}.orders DEFERRABLE INITIALLY DEFERRED "
+        f"FOR EACH ROW EXECUTE FUNCTION {schema}.write_out()"
+    )
+    writer = Writer(APPEND, tmp_path)
+    token = writer.prepare(1, orders(1))
+    sql(f"INSERT INTO {schema}.disk VALUES (true)")
+    with pytest.raises(RetryableSinkError, match=r"committing: could not fsync.*ledger says that nothing was"):
+        writer.commit(token)
+    sql(f"TRUNCATE {schema}.disk")
+    assert writer.commit(token) is DONE
+    assert in_order(tmp_path) == orders(1)
+
+
 # --- other writers
 
 

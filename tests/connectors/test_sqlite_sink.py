@@ -1,5 +1,7 @@
 """What the SQLite sink promises beyond the contract: rules of the target met at prepare, types, locks, sizes."""
 
+import os
+import resource
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,13 +23,15 @@ from connectors.targets import (
     Writer,
     bound,
     orders,
+    range_digest,
     read_sqlite,
     rich_frame,
 )
 from holdfast import sinks
 from holdfast.connectors.sqlite import sink as sqlite_module
+from holdfast.connectors.sqlite.target import SqliteConnection
 from holdfast.core.contracts import CommitOutcome, LedgerState, Owner, Token
-from holdfast.errors import PipelineDefinitionError, RetryableSinkError, SinkError
+from holdfast.errors import PipelineDefinitionError, RetryableSinkError, SinkError, UnknownOutcome
 
 APPEND, UPSERT = BY_NAME["sqlite-append"], BY_NAME["sqlite-upsert"]
 
@@ -257,6 +261,54 @@ def test_a_lost_database_is_not_replaced_by_an_empty_one(tmp_path: Path) -> None
     with pytest.raises(RetryableSinkError, match="unable to open"):
         writer.commit(token)
     assert not (tmp_path / "target" / "app.db").exists()
+
+
+FLUSHED_EXTRA = 3
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_every_commit_is_flushed_before_it_counts(tmp_path: Path, database: sqlite3.Connection, mode: str) -> None:
+    """The table itself notes what its rows were written with: less would lose a committed epoch with the power."""
+    database.execute(f"PRAGMA journal_mode={mode}")
+    database.execute("CREATE TABLE orders (id INTEGER, name TEXT, amount REAL, flushed INTEGER)")
+    database.execute(
+        "CREATE TRIGGER noted AFTER INSERT ON orders BEGIN "
+        "UPDATE orders SET flushed = (SELECT synchronous FROM pragma_synchronous) WHERE rowid = NEW.rowid; END"
+    )
+    Writer(target(), tmp_path).write(1, orders(1))
+    assert database.execute("SELECT flushed FROM orders").fetchall() == [(FLUSHED_EXTRA,)]
+
+
+class FailingDisk(SqliteConnection):
+    """A connection whose file cannot grow while a transaction is committed."""
+
+    def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
+        if statement != "COMMIT":
+            return super().execute(statement, *parameters)
+        (path,) = {row[2] for row in super().execute("PRAGMA database_list") if row[1] == "main"}
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (os.stat(path).st_size, before[1]))
+        try:
+            return super().execute(statement)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_fails_at_the_commit_leaves_the_ledger_to_be_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What of a COMMIT reached the disk, SQLite does not say: to try again blindly could show the rows twice."""
+    writer = Writer(APPEND, tmp_path)
+    writer.write(1, orders(1))
+    token = writer.prepare(2, orders(*range(2, 5000)))
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite_module, "SqliteConnection", FailingDisk)
+        with pytest.raises(UnknownOutcome, match="committing: disk I/O error"):
+            writer.commit(token)
+    assert writer.sink.ledger() == LedgerState(TIMELINE, 1, 1, range_digest(1))
+    assert read_sqlite(tmp_path) == orders(1)
+    assert writer.commit(token) is CommitOutcome.DONE
+    assert len(read_sqlite(tmp_path)) == 4999
 
 
 def test_nothing_staged_is_left_after_a_commit(tmp_path: Path) -> None:

@@ -149,6 +149,18 @@ def test_a_token_that_knows_its_columns_only_has_the_settings_of_now(
     assert sealed.shown(NARROWER, **options) == [(1, "anna", 1.5), (2, "anna", 2.5)]
 
 
+def test_a_column_that_staged_rows_do_not_have_is_missed_not_made_up(database: Database) -> None:
+    """To SQLite a quoted name that is no column is a text: the column's name would stand in every row."""
+    sealed = Sealed(database, orders(2), before=orders(1))
+    sealed.token = without_form(sealed.token)
+    database.query("ALTER TABLE {s}orders ADD COLUMN extra text")
+    heir = sealed.heir(WIDER)
+    for act in (lambda: heir.commit(sealed.token), lambda: heir.sink.staged(sealed.token)):
+        with pytest.raises(SinkError, match="extra"):
+            act()
+    assert database.query("SELECT * FROM {s}orders") == [(1, "anna", 1.5, None)]
+
+
 def test_rows_without_the_column_that_is_the_key_now_are_refused(database: Database) -> None:
     database.query("CREATE TABLE {s}orders (id bigint, name text, amount double precision, extra text UNIQUE)")
     sealed = Sealed(database, orders(2), before=orders(1))

@@ -231,6 +231,17 @@ def test_a_rewind_is_noted_even_where_nothing_is_to_be_taken_back(database: Data
     assert claim(database, 5) == replace(found, generation=5)
 
 
+def test_without_the_epoch_column_a_rewind_takes_nothing(database: Database) -> None:
+    """To SQLite the quoted name would be a text, which is higher than every number."""
+    writer = Writer(database.append, database.directory)
+    writer.write(1, orders(1))
+    writer.write(2, orders(2))
+    database.query("ALTER TABLE {s}orders DROP COLUMN _holdfast_epoch")
+    with pytest.raises(SinkError, match="_holdfast_epoch"):
+        writer.rewind(1)
+    assert database.ids() == [1, 2]
+
+
 # --- ledgers of earlier versions
 
 OLD_LEDGER = (
