@@ -45,6 +45,12 @@ KAFKA = ("tests/connectors/test_kafka_sink.py", "-k", "not spark")
 KAFKA_FAILS = ("tests/connectors/test_kafka_failures.py",)
 KAFKA_CONTRACT = (*SINKS, "-k", "kafka")
 SPOOL = ("tests/connectors/test_spool.py",)
+SQLITE = ("tests/connectors/test_sqlite_sink.py", "-k", "not spark and not large")
+SQLITE_TABLES = ("tests/connectors/test_table_sinks.py", "-k", "sqlite")
+SQLITE_FORMS = ("tests/connectors/test_table_forms.py", "-k", "sqlite")
+PG_TABLES = ("tests/connectors/test_table_sinks.py", "-k", "postgres")
+PG_SINK = "tests/connectors/test_postgres_sink.py"
+PG_SINK_FAILS = "tests/connectors/test_postgres_failures.py"
 SYNC = "tests/sync/test_sync_"
 TAKE_OVER = (f"{SYNC}takeover.py",)
 PUSH = (f"{SYNC}push.py",)
@@ -524,6 +530,111 @@ GUARDS = [
         "replace(record, generation=owner.generation, nonce=owner.nonce)",
         "replace(record, generation=owner.generation)",
         CONSOLE,
+    ),
+    Guard(
+        "asking whether a SQL target can be claimed changes nothing",
+        "connectors/sqlite/sink.py",
+        "        if not keep:\n            connection.rollback()\n            return\n",
+        "",
+        SQLITE_TABLES,
+    ),
+    Guard(
+        "asking creates no database file",
+        "connectors/sqlite/sink.py",
+        "path = _NOWHERE",
+        "keep = True",
+        SQLITE_TABLES,
+    ),
+    Guard(
+        "asking whether a PostgreSQL target can be claimed changes nothing",
+        "connectors/postgres/session.py",
+        "            if keep:\n",
+        "            if True:\n",
+        PG_TABLES,
+    ),
+    Guard(
+        "a SQL sink is not rewound over the rows of another, also when asked",
+        "connectors/sql_sink.py",
+        "if self._knows_epochs and not shared else",
+        "if self._knows_epochs else",
+        SQLITE_TABLES,
+    ),
+    Guard(
+        "a SQL ledger of an earlier version is upgraded",
+        "connectors/sql_ledger.py",
+        "(name for name in added if name not in there)",
+        "()",
+        SQLITE_TABLES,
+    ),
+    Guard(
+        "a SQL ledger of an earlier version is read as it is",
+        "connectors/sql_ledger.py",
+        "(name if name in there else said for name, (_, said) in _ADDED.items())",
+        "_ADDED",
+        SQLITE_TABLES,
+    ),
+    Guard(
+        "a sealed epoch is shown as it was prepared",
+        "connectors/sql_sink.py",
+        "    form = Form.of(token, today)\n",
+        "    form = today\n",
+        SQLITE_FORMS,
+    ),
+    Guard(
+        "rows without the key of now are refused",
+        "connectors/sql_sink.py",
+        "    if lost:\n",
+        "    if False:\n",
+        SQLITE_FORMS,
+    ),
+    Guard(
+        "staged rows are read back as they were prepared",
+        "connectors/sqlite/sink.py",
+        "token, Form.of(token, self._today).schema)",
+        "token, self._schema)",
+        SQLITE_FORMS,
+    ),
+    Guard(
+        "a staged column that is not there is no text",
+        "connectors/sql_statements.py",
+        'f"staged.{quoted(name)}" for name in into',
+        "quoted(name) for name in into",
+        SQLITE_FORMS,
+    ),
+    Guard(
+        "an epoch column that is not there is no text",
+        "connectors/sql_statements.py",
+        'f"{self.sql}.{quoted(EPOCH_COLUMN)}"',
+        "quoted(EPOCH_COLUMN)",
+        SQLITE_TABLES,
+    ),
+    Guard(
+        "a table that would round sealed rows is refused",
+        "connectors/postgres/sink.py",
+        "            self._refuse_unfit(connection, token, form)\n",
+        "            pass\n",
+        (PG_SINK, "-k", "would_round"),
+    ),
+    Guard(
+        "SQLite flushes every commit",
+        "connectors/sqlite/sink.py",
+        "PRAGMA synchronous = EXTRA",
+        "PRAGMA synchronous = OFF",
+        SQLITE,
+    ),
+    Guard(
+        "a disk that fails at SQLite's COMMIT leaves the outcome unknown",
+        "connectors/sqlite/sink.py",
+        "            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_IOERR:\n",
+        "            if True:\n",
+        SQLITE,
+    ),
+    Guard(
+        "an error of the server's disk at COMMIT is looked up in the ledger",
+        "connectors/postgres/errors.py",
+        '_ROLLED_BACK = ("23",',
+        '_ROLLED_BACK = ("58", "23",',
+        (PG_SINK_FAILS, "-k", "error_of_the_disk"),
     ),
     Guard(
         "a commit checks the row count",
