@@ -555,8 +555,22 @@ GUARDS = [
     Guard(
         "a SQL sink is not rewound over the rows of another, also when asked",
         "connectors/sql_sink.py",
-        "if self._knows_epochs and not shared else",
-        "if self._knows_epochs else",
+        "and not shared and to_epoch",
+        "and to_epoch",
+        SQLITE_TABLES,
+    ),
+    Guard(
+        "a rewind stops at rows that were not kept apart",
+        "connectors/sql_sink.py",
+        "shared or to_epoch < self._ledger.fixed_to(connection):",
+        "shared:",
+        SQLITE_TABLES,
+    ),
+    Guard(
+        "a take-over knows of rows that were not kept apart",
+        "connectors/sql_sink.py",
+        "decided.record.epoch if self._ledger.fixed_to(connection) else 0",
+        "0",
         SQLITE_TABLES,
     ),
     Guard(

@@ -212,6 +212,45 @@ def test_a_table_that_two_sinks_write_to_cannot_be_rewound(database: Database) -
     assert bound(database.append, database.directory).can_rewind(0) is RewindOutcome.IMPOSSIBLE
 
 
+UNNUMBERED: list[dict[str, Any]] = [{}, {"key": "id"}, {"key": "id", "epoch_column": True}]
+
+
+@pytest.mark.parametrize("before", UNNUMBERED, ids=str)
+def test_a_rewind_never_reaches_epochs_whose_rows_were_not_kept_apart(
+    database: Database, before: dict[str, Any]
+) -> None:
+    """They replaced others, or have no number: a rewind would leave them there, and a replay add them again."""
+    first = Writer(database.target(**before), database.directory)
+    first.write(1, orders(1))
+    first.write(2, [{"id": 2, "name": "anna", "amount": 2.5}])
+    second = Writer(database.append, database.directory, 2)
+    second.write(3, orders(3))
+    asked = bound(database.append, database.directory)
+    assert [asked.can_rewind(epoch).value for epoch in (0, 1, 2, 3)] == ["impossible"] * 2 + ["done"] * 2
+    asked.close()
+    assert second.rewind(1) is RewindOutcome.IMPOSSIBLE
+    assert database.ids() == [1, 2, 3]
+    assert second.rewind(2) is RewindOutcome.DONE
+    assert database.ids() == [1, 2]
+    with pytest.raises(SinkError, match="cannot be told from others"):
+        claim(database, timeline=OTHER_TIMELINE, on_foreign=OnForeign.REWIND)
+
+
+@pytest.mark.parametrize(("on_foreign", "epoch"), [(OnForeign.ADOPT, 2), (OnForeign.APPEND, 0)])
+def test_what_was_not_kept_apart_stays_so_for_whoever_takes_it_over(
+    database: Database, on_foreign: OnForeign, epoch: int
+) -> None:
+    old = Writer(database.target(), database.directory)
+    old.write(1, orders(1))
+    old.write(2, orders(2))
+    chosen: dict[str, Any] = {"timeline": OTHER_TIMELINE, "on_foreign": on_foreign, "adopt_epoch": 2}
+    new = Writer(database.append, database.directory, **chosen)
+    new.write(epoch + 1, orders(3))
+    assert new.rewind(1) is (RewindOutcome.IMPOSSIBLE if epoch else RewindOutcome.DONE)
+    assert new.rewind(epoch) is RewindOutcome.DONE
+    assert database.ids() == [1, 2]
+
+
 # --- what a rewind leaves in the ledger
 
 

@@ -24,6 +24,9 @@ _COLUMNS = {
 """What the ledger of every version has, beside whose entry it is."""
 _ADDED = {"nonce": ("TEXT", "''"), "rewound_in": ("BIGINT", "0"), "rewound_to": ("BIGINT", "0")}
 """What later versions added: type, and what an entry without it says."""
+_FIXED = "fixed_to"
+"""The last epoch whose rows cannot be taken back, however the sink is defined by now: they replaced others, or have
+no number. 0 when there is none, or when it was committed before this was noted."""
 
 
 class Statements(Protocol):
@@ -66,6 +69,7 @@ class SqlLedger:
             f"CREATE TABLE IF NOT EXISTS {self._ledger} (pipeline TEXT NOT NULL, sink TEXT NOT NULL, "
             f"target TEXT NOT NULL, {columns}, PRIMARY KEY (pipeline, sink))"
         )
+        added[_FIXED] = "BIGINT NOT NULL DEFAULT 0"
         there = self._columns(connection)
         for name in (name for name in added if name not in there):
             connection.run(f"ALTER TABLE {self._ledger} ADD COLUMN {name} {added[name]}")
@@ -93,9 +97,18 @@ class SqlLedger:
         """Return the ledger's columns; asked each time, because a backup may have been put back."""
         return {name for (name,) in connection.run(self._place.columns, self._ledger)}
 
-    def write(self, connection: Statements, record: LedgerRecord) -> None:
-        """Replace the entry."""
+    def fixed_to(self, connection: Statements) -> int:
+        """Return below which epoch no rewind can go."""
+        if _FIXED not in self._columns(connection):
+            return 0
+        entry = f"SELECT {_FIXED} FROM {self._ledger} WHERE pipeline = $1 AND sink = $2"
+        found = connection.run(entry, self._pipeline, self._sink)
+        return int(found[0][0]) if found else 0
+
+    def write(self, connection: Statements, record: LedgerRecord, fixed_to: int | None = None) -> None:
+        """Replace the entry; what is said of the epochs that no rewind goes below stays unless it is given."""
         values = {**record.to_json_value(), "pipeline": self._pipeline, "sink": self._sink, "target": self._target}
+        values |= {} if fixed_to is None else {_FIXED: fixed_to}
         marks = ", ".join(f"${number}" for number in range(1, len(values) + 1))
         updates = ", ".join(f"{name} = excluded.{name}" for name in values)
         connection.run(
@@ -104,9 +117,12 @@ class SqlLedger:
             *values.values(),
         )
 
-    def move(self, connection: Statements, record: LedgerRecord, token: Token) -> None:
-        """Write the entry behind a committed token, and remember the token's range for a rewind to it."""
-        self.write(connection, record.after(token))
+    def move(self, connection: Statements, record: LedgerRecord, token: Token, fixed: bool) -> None:
+        """Write the entry behind a committed token, and remember the token's range for a rewind to it.
+
+        `fixed`: whether no rewind can take the token's rows back.
+        """
+        self.write(connection, record.after(token), token.epoch if fixed else None)
         timeline = str(record.timeline)
         connection.run(
             f"INSERT INTO {self._epochs} (timeline, sink, epoch, rows, range_digest) VALUES ($1, $2, $3, $4, $5) "

@@ -64,10 +64,10 @@ class TableSink(ABC):
         self._owner = owner
         with self._claiming(owner) as connection:
             decided = self._decide(connection, owner, on_foreign, adopt_epoch)
-            record = decided.record
+            record, fixed_to = decided.record, self._fixed_by(connection, decided)
             if decided.takes_over is not None:
                 record = self._take_over(connection, decided, on_foreign)
-            self._ledger.write(connection, record)
+            self._ledger.write(connection, record, fixed_to)
         self._rewinds = record.rewinds
         self._remove_staged(staged for staged in self._all_staged() if self._is_settled(staged, record))
         return record.state()
@@ -77,7 +77,8 @@ class TableSink(ABC):
         others = self._ledger.other_timelines(connection) - {owner.timeline}
         other = min(others, default=None, key=str)
         decided = claim(self._ledger.read(connection), other, owner, on_foreign, adopt_epoch)
-        if decided.takes_over is not None and on_foreign is OnForeign.REWIND and not self._knows_epochs:
+        removes = decided.takes_over is not None and on_foreign is OnForeign.REWIND
+        if removes and not (self._knows_epochs and self._ledger.fixed_to(connection) == 0):
             raise SinkError(
                 f"rows of timeline {decided.takes_over} cannot be told from others in table "
                 f"'{self._target.name}': only an append table with epoch_column=True can be rewound. Remove them "
@@ -94,6 +95,12 @@ class TableSink(ABC):
             return decided.record
         highest = connection.run(self._target.highest_epoch())[0][0]
         return replace(decided.record, base=highest - decided.record.epoch)
+
+    def _fixed_by(self, connection: Statements, decided: Claim) -> int | None:
+        """Return the last epoch that cannot be taken back once another timeline's table is ours."""
+        if decided.takes_over is None:
+            return None
+        return decided.record.epoch if self._ledger.fixed_to(connection) else 0
 
     def abort(self, ref: EpochRef) -> None:
         """Remove what lower attempts at the epoch staged."""
@@ -113,7 +120,8 @@ class TableSink(ABC):
             if not found or not record or to_epoch >= record.epoch:
                 return RewindOutcome.DONE
             shared = found[1].other_timelines(found[0], to_write=False)
-        return RewindOutcome.DONE if self._knows_epochs and not shared else RewindOutcome.IMPOSSIBLE
+            possible = self._knows_epochs and not shared and to_epoch >= found[1].fixed_to(found[0])
+        return RewindOutcome.DONE if possible else RewindOutcome.IMPOSSIBLE
 
     def rewind(self, to_epoch: int) -> RewindOutcome:
         """Delete rows of later epochs; only in an append table with the epoch column that no other sink writes to."""
@@ -122,7 +130,8 @@ class TableSink(ABC):
             if record is None or not record.belongs_to(self._owner):
                 raise fenced(record, self._owner)
             if to_epoch < record.epoch:
-                if not self._knows_epochs or self._ledger.other_timelines(connection):
+                shared = self._ledger.other_timelines(connection)
+                if not self._knows_epochs or shared or to_epoch < self._ledger.fixed_to(connection):
                     return RewindOutcome.IMPOSSIBLE
                 connection.run(self._target.remove_after(record.base + to_epoch))
             moved = self._ledger.go_back(connection, record, to_epoch)
@@ -132,7 +141,7 @@ class TableSink(ABC):
 
     @property
     def _knows_epochs(self) -> bool:
-        """Whether the table says of every row which epoch it came with."""
+        """Whether the table says of every row that is written now which epoch it came with."""
         return self._epoch_column and not self._key
 
     def _is_settled(self, staged: StagedName, record: LedgerRecord) -> bool:

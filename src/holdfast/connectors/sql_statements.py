@@ -51,6 +51,11 @@ class TargetTable:
         columns = [f"{quoted(column.name)} {column.type}" for column in self.columns]
         return [*columns, f"{quoted(EPOCH_COLUMN)} {self.epoch_type}"] if self.with_epoch else columns
 
+    @property
+    def keeps_apart(self) -> bool:
+        """Whether rows that come this way can be told from all others later: numbered, and in nobody's place."""
+        return self.with_epoch and not self.key
+
     def insert(self, rows: str, number: int, condition: str = "true") -> str:
         """Return what adds `rows` (a table, or a query in parentheses) for which a condition on `staged` holds.
 

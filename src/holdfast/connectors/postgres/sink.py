@@ -279,7 +279,7 @@ class PostgresSink(TableSink):
             self._refuse_unfit(connection, token, form)
         staging.expect(connection, token.rows)
         staging.show(connection, record.base + token.epoch)
-        self._ledger.move(connection, record, token)
+        self._ledger.move(connection, record, token, not self._table_for(form, self._target.schema).keeps_apart)
         staging.drop(connection)
         return CommitOutcome.DONE
 

@@ -215,8 +215,9 @@ class SqliteSink(TableSink):
                 return CommitOutcome.ALREADY_DONE
             assert record is not None
             expect_rows(_count(connection), token.rows)
-            self._show(connection, self._table_for(form_of(token, self._today)), record.base + token.epoch)
-            self._ledger.move(connection, record, token)
+            target = self._table_for(form_of(token, self._today))
+            self._show(connection, target, record.base + token.epoch)
+            self._ledger.move(connection, record, token, not target.keeps_apart)
         return CommitOutcome.DONE
 
     def _table_for(self, form: Form) -> SqliteTable:
