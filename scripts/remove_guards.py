@@ -1327,6 +1327,20 @@ GUARDS = [
         DELTA_SINK,
     ),
     Guard(
+        "Delta sink: a feature that deltalake cannot write is refused by name",
+        "connectors/delta/table.py",
+        "    _refuse_features(table.protocol())\n",
+        "",
+        DELTA_SINK,
+    ),
+    Guard(
+        "Delta sink: a table that got a feature meanwhile is looked at again",
+        "connectors/delta/sink.py",
+        "metadata.configuration, needs, form)",
+        "metadata.configuration, form)",
+        DELTA_SINK,
+    ),
+    Guard(
         "Delta sink: a removal says which partition and how large",
         "connectors/delta/undoing.py",
         "RemoveAction(path, True, stamp, *active[path])",

@@ -778,6 +778,36 @@ def test_a_table_with_constraints_is_refused_at_open(tmp_path: Path) -> None:
         Writer(APPEND, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("protocol", "named"),
+    [
+        (
+            {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["invariants", "rowTracking"]},
+            "rowTracking",
+        ),
+        (
+            {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["inCommitTimestamp"]},
+            "inCommitTimestamp",
+        ),
+        ({"minReaderVersion": 1, "minWriterVersion": 6}, "identityColumns"),
+    ],
+)
+def test_a_table_that_needs_a_writer_who_knows_more_is_refused_by_name(
+    tmp_path: Path, protocol: dict[str, Any], named: str
+) -> None:
+    writer = Writer(APPEND, tmp_path)
+    writer.write(1, orders(1))
+    token = writer.prepare(2, orders(2))
+    entry = tmp_path / "target" / "_delta_log" / f"{table(tmp_path).version() + 1:020d}.json"
+    entry.write_text(json.dumps({"protocol": protocol}))
+    for refused in (bound(APPEND, tmp_path).can_claim, bound(APPEND, tmp_path).open):
+        with pytest.raises(SinkError, match=f"cannot honour: {named}"):
+            refused(Owner("shop", TIMELINE, 2))
+    with pytest.raises(SinkError, match=f"cannot honour: {named}"):
+        writer.commit(token)
+    assert seen(tmp_path) == orders(1)
+
+
 @pytest.mark.parametrize("mode", ["name", "id"])
 def test_a_table_whose_columns_have_other_names_in_files_is_refused_at_open(tmp_path: Path, mode: str) -> None:
     DeltaTable.create(str(tmp_path / "target"), SCHEMA)
@@ -896,6 +926,7 @@ def bind(sink: Any, schema: pa.Schema = SCHEMA, output_mode: str = "append") -> 
         ({"partition_by": "nothing"}, SCHEMA, "append", "partition column 'nothing'"),
         ({"partition_by": "amount"}, SCHEMA, "append", "has type double"),
         ({"partition_by": SCHEMA.names[:2]}, pa.schema(list(SCHEMA)[:2]), "append", "every column"),
+        ({}, pa.schema([("id", pa.int64()), ("ID", pa.int64())]), "append", "'id', 'ID' are one"),
         ({}, pa.schema([("x", pa.null())]), "append", "no type"),
         ({}, pa.schema([("x", pa.struct([]))]), "append", "without fields"),
         ({}, pa.schema([("x", pa.duration("us"))]), "append", "cannot be stored"),

@@ -29,6 +29,7 @@ from holdfast.connectors.delta.modes import (
     write_entry,
 )
 from holdfast.connectors.delta.table import (
+    check_names,
     check_partitioning,
     check_table,
     create_table,
@@ -121,6 +122,7 @@ class DeltaSink:
         self._name = context.name
         self._schema = plain_schema(context.schema)
         key_columns(self._schema, self._key)
+        check_names(self._schema)
         check_partitioning(self._schema, self._partition_by)
         self._form = form_of(self._schema, self._mode_name, self._key, self._partition_by)
         self._folder = TableFolder(self._target, self._options)
@@ -189,7 +191,8 @@ class DeltaSink:
     def _check_table(self, table: Any, form: Form) -> None:
         """Refuse a table that rows of a form do not fit, whenever either is another one than last time."""
         metadata = table.metadata()
-        looks_like = (table.schema().to_json(), metadata.partition_columns, metadata.configuration, form)
+        needs = table.protocol().min_writer_version, table.protocol().writer_features
+        looks_like = (table.schema().to_json(), metadata.partition_columns, metadata.configuration, needs, form)
         if looks_like == self._checked:
             return
         check_table(table, form.schema, partition_columns(form), merges=mode_name(form) == MERGE)

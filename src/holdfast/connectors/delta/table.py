@@ -7,6 +7,7 @@ tables that need such checks are refused, and NULLs in columns that forbid them 
 import contextlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -28,6 +29,21 @@ _REFUSED_SETTINGS = {
     ("delta.enableIcebergCompatV1", "true"),
     ("delta.enableIcebergCompatV2", "true"),
 }
+_HONOURED_FEATURES = {
+    "appendOnly",
+    "changeDataFeed",
+    "checkConstraints",
+    "columnMapping",
+    "deletionVectors",
+    "generatedColumns",
+    "invariants",
+    "timestampNtz",
+    "v2Checkpoint",
+    "variantType",
+}
+"""Writer features that a table may have; where one is in use, a setting or a column says so and is refused."""
+_NEEDS_IDENTITY_COLUMNS = 6
+"""The writer version that demanded them before features had names."""
 _APPEND_ONLY = "delta.appendOnly"
 _FORGETS_LEDGERS = "delta.setTransactionRetentionDuration"
 """Our ledger is among what is dropped from the log after that time."""
@@ -64,6 +80,14 @@ def create_table(
     return table
 
 
+def check_names(schema: Any) -> None:
+    """Refuse columns that Delta, which does not tell capital letters from small ones, takes for one."""
+    counts = Counter(name.lower() for name in schema.names)
+    same = [f"'{name}'" for name in schema.names if counts[name.lower()] > 1]
+    if same:
+        raise PipelineDefinitionError(f"columns {', '.join(same)} are one to Delta; rename them in the view")
+
+
 def check_partitioning(schema: Any, partition_by: tuple[str, ...]) -> None:
     """Refuse partition columns that are not there or have no plain spelling in a path."""
     is_ = pa.types
@@ -86,10 +110,20 @@ def check_table(table: Any, schema: Any, partition_by: tuple[str, ...], *, merge
         refused.append(_APPEND_ONLY)
     if refused:
         raise SinkError(f"the Delta table has settings that this sink cannot honour: {', '.join(sorted(refused))}")
+    _refuse_features(table.protocol())
     partitioned = table.metadata().partition_columns
     if tuple(partitioned) != partition_by:
         raise SinkError(f"the Delta table is partitioned by {partitioned}, the sink by {list(partition_by)}")
     _check_columns(_fields(table.schema()), _fields(deltalake.Schema.from_arrow(schema)))
+
+
+def _refuse_features(protocol: Any) -> None:
+    """Refuse what a writer has to know of: deltalake takes it for a lost race, again and again."""
+    refused = set(protocol.writer_features or ()) - _HONOURED_FEATURES
+    if protocol.min_writer_version == _NEEDS_IDENTITY_COLUMNS:
+        refused.add("identityColumns")
+    if refused:
+        raise SinkError(f"the Delta table has features that this sink cannot honour: {', '.join(sorted(refused))}")
 
 
 def is_append_only(table: Any) -> bool:
