@@ -1007,7 +1007,12 @@ def test_the_sink_works_on_object_storage(s3_options: dict[str, str]) -> None:
     def opened(generation: int, **more: Any) -> Any:
         sink = sinks.delta(url + str(more.get("mode", "")), storage_options=options, **more)
         bind(sink)
-        sink.open(Owner("shop", TIMELINE, generation))
+        owner = Owner("shop", TIMELINE, generation)
+        before = sink.ledger()
+        would_be = sink.can_claim(owner)
+        assert sink.can_rewind(0) is RewindOutcome.DONE
+        assert sink.ledger() == before
+        assert sink.open(owner) == would_be
         return sink
 
     for more in ({"partition_by": "name"}, {"mode": "merge", "key": "id"}):
@@ -1026,7 +1031,8 @@ def test_the_sink_works_on_object_storage(s3_options: dict[str, str]) -> None:
         assert heir.ledger() == LedgerState(TIMELINE, 2, 1, "aa")
         stored = DeltaTable(url + str(more.get("mode", "")), storage_options=options)
         assert sorted(stored.to_pyarrow_table()["id"].to_pylist()) == [1, 2]
-        assert heir.rewind(0) is RewindOutcome.DONE
+        assert heir.can_rewind(0) is heir.rewind(0) is RewindOutcome.DONE
+        assert heir.ledger() == LedgerState(TIMELINE, 2, 0, None, "", 2, 0)
         stored = DeltaTable(url + str(more.get("mode", "")), storage_options=options)
         assert stored.to_pyarrow_table().num_rows == 0
         assert json.dumps(heir.identity()).find("testing") == -1
