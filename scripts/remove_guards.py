@@ -1341,6 +1341,13 @@ GUARDS = [
         DELTA_SINK,
     ),
     Guard(
+        "Delta sink: NULLs do not go into a column that forbids them since",
+        "connectors/delta/modes.py",
+        "        refuse_nulls(token.payload.get(_NULLS, ()), required_columns(table))\n",
+        "",
+        DELTA_SINK,
+    ),
+    Guard(
         "Delta sink: a removal says which partition and how large",
         "connectors/delta/undoing.py",
         "RemoveAction(path, True, stamp, *active[path])",

@@ -750,6 +750,27 @@ def test_nulls_are_refused_at_prepare_where_the_table_forbids_them(tmp_path: Pat
     assert seen(tmp_path) == orders(1)
 
 
+@pytest.mark.parametrize("options", [{}, {"partition_by": "name"}], ids=["in files", "partition"])
+def test_nulls_are_not_committed_into_a_column_that_forbids_them_since(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    writer = Writer(target(**options), tmp_path)
+    writer.write(1, orders(1))
+    nobody = writer.prepare(2, [{"id": 2, "name": None, "amount": 1.0}])
+    somebody = writer.prepare(2, orders(2), 1)
+    (metadata,) = (line["metaData"] for line in log_entry(tmp_path, 0) if "metaData" in line)
+    schema = json.loads(metadata["schemaString"])
+    schema["fields"][1]["nullable"] = False
+    Table(tmp_path / "target").commit({"metaData": {**metadata, "schemaString": json.dumps(schema)}})
+    with pytest.raises(SinkError, match="must not be NULL: name"):
+        writer.commit(nobody)
+    writer.epoch = 1
+    assert seen(tmp_path) == orders(1)
+    assert writer.commit(somebody) is CommitOutcome.DONE
+    with pytest.raises(SinkError, match="must not be NULL: name"):
+        writer.prepare(3, [{"id": 3, "name": None, "amount": 1.0}])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -6,8 +6,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from holdfast.connectors.delta.folder import TableFolder
-from holdfast.connectors.delta.table import added_since
-from holdfast.connectors.delta.writing import DataWriter, check_files, now_ms, pack_files, unpack_files
+from holdfast.connectors.delta.table import added_since, required_columns
+from holdfast.connectors.delta.writing import (
+    DataWriter,
+    check_files,
+    now_ms,
+    pack_files,
+    refuse_nulls,
+    unpack_files,
+)
 from holdfast.connectors.extras import delta_exceptions, delta_transaction
 from holdfast.connectors.forms import Form
 from holdfast.connectors.keys import refuse_repeated_keys
@@ -19,6 +26,8 @@ from holdfast.stores import durable
 APPEND, MERGE = "append", "merge"
 _MODE, _KEY, _PARTITION_BY = "mode", "key", "partition_by"
 """Keys in the form of staged rows."""
+_NULLS = "nulls"
+"""Key in an appended epoch's payload: the columns that have a NULL."""
 
 
 class LostRace(Exception):
@@ -80,7 +89,8 @@ class AppendMode:
 
     def prepare(self, rows: Rows, staged: StagedName, required: set[str]) -> dict[str, Any]:
         """Write data files."""
-        return {"files": pack_files(self._writer.write(rows, staged, required))}
+        files, nulls = self._writer.write(rows, staged, required)
+        return {"files": pack_files(files), _NULLS: nulls}
 
     def check(self, token: Token, *, deeply: bool) -> int:
         """Check sizes, and digests of files written from here."""
@@ -89,7 +99,11 @@ class AppendMode:
         return len(files)
 
     def show(self, table: Any, token: Token, entry: Entry) -> None:
-        """Add the files. Other writers' entries in between do no harm, unless they touch our ledger."""
+        """Add the files. Other writers' entries in between do no harm, unless they touch our ledger or the columns.
+
+        Readers believe a table that says that a column has no NULL, and nobody looks into files that are added.
+        """
+        refuse_nulls(token.payload.get(_NULLS, ()), required_columns(table))
         stamp = now_ms()
         write_entry(table, [file.action(stamp) for file in unpack_files(token.payload["files"])], entry)
 
@@ -104,7 +118,8 @@ class MergeMode:
     def prepare(self, rows: Rows, staged: StagedName, required: set[str]) -> dict[str, Any]:
         """Write hidden files; refuse rows that share a key."""
         refuse_repeated_keys(rows, self._key)
-        return {"files": pack_files(self._writer.write(rows, staged, required))}
+        files, _ = self._writer.write(rows, staged, required)
+        return {"files": pack_files(files)}
 
     def check(self, token: Token, *, deeply: bool) -> int:
         """Check sizes, and digests of files written from here."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import quote, unquote
@@ -67,23 +67,24 @@ class DataWriter:
         kept = [field for field in schema if field.name not in partition_by]
         self._file_schema = pa.schema(kept)
 
-    def write(self, rows: Rows, staged: StagedName, required: set[str]) -> list[AddedFile]:
-        """Write an epoch durably. `required`: columns that must not be NULL.
+    def write(self, rows: Rows, staged: StagedName, required: set[str]) -> tuple[list[AddedFile], list[str]]:
+        """Write an epoch durably; return its files and the columns that have a NULL. Those must not be `required`.
 
         Large epochs are written by Spark on a local disk; to object storage everything goes through this process.
         """
         with_spark = not rows.small and self._folder.root is not None
         files = self._write_with_spark(rows, staged) if with_spark else self._write_from_here(rows, staged)
-        self._check(files, required, rows.count)
-        return [file for file, _ in files]
+        expect_rows(sum(metadata.num_rows for _, metadata in files), rows.count)
+        nulls = self._with_nulls(files)
+        refuse_nulls(nulls, required)
+        return [file for file, _ in files], sorted(nulls)
 
-    def _check(self, files: list[tuple[AddedFile, Any]], required: set[str], expected: int) -> None:
-        expect_rows(sum(metadata.num_rows for _, metadata in files), expected)
+    def _with_nulls(self, files: list[tuple[AddedFile, Any]]) -> set[str]:
+        found: set[str] = set()
         for file, metadata in files:
-            nulls = {name for name, count in null_counts(metadata, self._file_schema).items() if count}
-            nulls |= {name for name, value in file.partition.items() if value is None}
-            if nulls & required:
-                raise SinkError(f"NULL in columns that must not be NULL: {', '.join(sorted(nulls & required))}")
+            found |= {name for name, count in null_counts(metadata, self._file_schema).items() if count}
+            found |= {name for name, value in file.partition.items() if value is None}
+        return found
 
     def _write_from_here(self, rows: Rows, staged: StagedName) -> list[tuple[AddedFile, Any]]:
         contents: dict[str, bytes] = {}
@@ -133,6 +134,12 @@ class DataWriter:
         metadata = pq.read_metadata(full)
         stats = stats_json(metadata, self._file_schema)
         return AddedFile(path, os.stat(full).st_size, partition, stats), metadata
+
+
+def refuse_nulls(columns: Iterable[str], required: set[str]) -> None:
+    """Refuse rows with a NULL where the table forbids one."""
+    if refused := sorted(required.intersection(columns)):
+        raise SinkError(f"NULL in columns that must not be NULL: {', '.join(refused)}")
 
 
 def check_files(folder: TableFolder, files: Sequence[AddedFile], rows: int, *, deeply: bool) -> None:
