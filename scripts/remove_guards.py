@@ -24,6 +24,8 @@ CRASH = ("tests/crash",)
 CORE = ("tests/core",)
 ENGINE = ("tests/engine",)
 SINKS = ("tests/connectors/test_contract_behaviors.py",)
+STARTS = ("tests/connectors/test_contract_starts.py",)
+STARTS_WITH_FOREACH, STARTS_WITH_KAFKA = ((*STARTS, "-k", sink) for sink in ("foreach", "kafka"))
 TRAPS = "tests/spark/test_traps.py"
 RECOVERY = "tests/spark/test_pipeline_recovery.py"
 TABLES = "tests/spark/test_reference_tables.py"
@@ -1427,8 +1429,8 @@ GUARDS = [
     Guard(
         "Kafka sink: markers behind open transactions are waited for",
         "connectors/kafka/marker.py",
-        "IsolationLevel.READ_UNCOMMITTED",
-        "IsolationLevel.READ_COMMITTED",
+        "levels.READ_UNCOMMITTED if wait",
+        "levels.READ_COMMITTED if wait",
         (*KAFKA_FAILS, "-k", "still_open"),
     ),
     Guard(
@@ -1551,6 +1553,48 @@ GUARDS = [
         SPOOL,
     ),
     Guard(
+        "spool: a folder that cannot be written to is found before the claim",
+        "connectors/spool.py",
+        "        if not (os.path.isdir(found) and os",
+        "        if not (True or os",
+        (*SPOOL, "-k", "cannot_be_written and foreach"),
+    ),
+    Guard(
+        "foreach: rows are handed over as they were prepared",
+        "connectors/foreach.py",
+        "plain_schema(Form.of(token, self._form).schema)",
+        "self._form.schema",
+        STARTS_WITH_FOREACH,
+    ),
+    Guard(
+        "foreach: how a rewind ends is asked of the target, also without a ledger",
+        "connectors/foreach.py",
+        "self._claimable or self._ledger.read()",
+        "self._ledger.read()",
+        ("tests/connectors/test_foreach_sink.py", "-k", "without_a_ledger"),
+    ),
+    Guard(
+        "ledger: a rewind is noted",
+        "connectors/ledger.py",
+        ", rewound_in=self.generation, rewound_to=to_epoch)",
+        ")",
+        STARTS_WITH_FOREACH,
+    ),
+    Guard(
+        "ledger: what cannot be taken back is not said to be",
+        "connectors/ledger.py",
+        "    ahead = record is not None and to_epoch < record.epoch\n",
+        "    ahead = False\n",
+        STARTS_WITH_FOREACH,
+    ),
+    Guard(
+        "ledger: columns that make no sense are refused",
+        "core/forms.py",
+        "    except zlib.error as error:\n",
+        "    except ZeroDivisionError as error:\n",
+        STARTS_WITH_FOREACH,
+    ),
+    Guard(
         "spool: a ledger goes where the checkpoints are",
         "connectors/spool_ledger.py",
         "        self._folder, self._elsewhere = os.path.abspath(context.spool), context.spool_copies\n",
@@ -1588,9 +1632,58 @@ GUARDS = [
     Guard(
         "Kafka sink: a topic that is gone is not replaced",
         "connectors/kafka/sink.py",
-        "            self._refuse_lost_topic()\n",
+        "            self._refuse_lost_topic(self._markers(), self._owner)\n",
         "",
         KAFKA,
+    ),
+    Guard(
+        "Kafka sink: that a topic is gone is said before it is claimed",
+        "connectors/kafka/sink.py",
+        "            self._refuse_lost_topic(markers, owner)\n",
+        "",
+        (*KAFKA[:1], "-k", "not_silently_replaced"),
+    ),
+    Guard(
+        "Kafka sink: a transaction that takes too long is found before the claim",
+        "connectors/kafka/sink.py",
+        "        self._refuse_long_transactions()\n",
+        "",
+        (*KAFKA[:1], "-k", "longer_than_the_brokers_allow"),
+    ),
+    Guard(
+        "Kafka sink: a question does not wait for a writer that is dead",
+        "connectors/kafka/sink.py",
+        "self._markers(wait=False)",
+        "self._markers()",
+        (*KAFKA_FAILS, "-k", "killed_writer"),
+    ),
+    Guard(
+        "Kafka sink: rows are sent as they were prepared",
+        "connectors/kafka/sink.py",
+        "        form = Form.of(token, self._form)\n",
+        "        form = self._form\n",
+        STARTS_WITH_KAFKA,
+    ),
+    Guard(
+        "Kafka sink: headers are sent in the order in which they were prepared",
+        "connectors/kafka/messages.py",
+        "[list(pair) for pair in self.headers.items()]",
+        "dict(self.headers)",
+        (*KAFKA[:1], "-k", "sealed_is_sent"),
+    ),
+    Guard(
+        "Kafka sink: a question creates no topic",
+        "connectors/kafka/sink_topics.py",
+        "settings, validate_only=True)",
+        "settings)",
+        STARTS_WITH_KAFKA,
+    ),
+    Guard(
+        "Kafka sink: what the brokers would not create is found before the claim",
+        "connectors/kafka/sink.py",
+        "            self._topics.can_create(self._topic)\n",
+        "",
+        (*KAFKA[:1], "-k", "would_not_create"),
     ),
     Guard(
         "PostgreSQL CDC: a value that was not sent is named",

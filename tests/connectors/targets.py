@@ -1,11 +1,14 @@
 """Every exactly-once sink as the contract suite sees it: how to make it, how a stranger reads its target."""
 
 import csv
+import functools
 import json
+import re
 import shutil
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -223,6 +226,28 @@ def _foreach(directory: Path) -> Sink:
     return sinks.foreach_batch(user.write, last_committed=user.last_committed)
 
 
+@functools.cache
+def _documented() -> dict[str, Any]:
+    """Return what the page for authors of sinks defines."""
+    page = Path(__file__).parents[2] / "docs" / "connectors" / "your_own_sink.md"
+    namespace: dict[str, Any] = {}
+    exec(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)[0], namespace)
+    return namespace
+
+
+def _json_table(directory: Path) -> Sink:
+    made: Sink = _documented()["JsonTableSink"](str(directory / "target" / "texts.db"))
+    return made
+
+
+def _read_json_table(directory: Path) -> list[Row]:
+    path = directory / "target" / "texts.db"
+    if not path.exists():
+        return []
+    with closing(sqlite3.connect(path)) as connection:
+        return [json.loads(text) for (text,) in connection.execute("SELECT row FROM rows")]
+
+
 IN_TABLE, IN_NOTES, IN_FOLDER = "target/holdfast-*.parquet", "target/_holdfast/*/*", "target/.holdfast-staging/*/*"
 BESIDE = "beside"
 """Where machines that share the checkpoints have copies of what they spool."""
@@ -238,6 +263,7 @@ TARGETS = [
     Target("sqlite-append", _sqlite(epoch_column=True), read_sqlite, IN_DATABASE),
     Target("sqlite-upsert", _sqlite(key="id"), read_sqlite, IN_DATABASE, "update", False, False),
     Target("foreach-batch", _foreach, read_sqlite, IN_SPOOL, "append", False, False),
+    Target("documented-json-table", _json_table, _read_json_table, IN_SPOOL),
     Target(
         "postgres-append",
         postgres(epoch_column=True),

@@ -420,9 +420,12 @@ def test_a_topic_that_is_gone_is_not_silently_replaced(kafka_broker: Broker, tmp
             act()
 
 
+@pytest.mark.parametrize("missing", ["both", "rows"])
 def test_topics_that_the_brokers_would_not_create_are_refused_before_they_are_asked_to(
-    kafka_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka_broker: Broker, tmp_path: Path, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if missing == "rows":
+        kafka_broker.create_topic(markers_of(tmp_path), cleanup_policy="compact")
     monkeypatch.setattr(sink_topics, "_BROKERS_CHOICE", 3)  # More copies than there are brokers.
     for act in starting(TARGET, tmp_path):
         with pytest.raises(SinkError, match=r"creating topic .*[Rr]eplication"):

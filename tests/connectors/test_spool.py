@@ -208,7 +208,7 @@ def test_a_rewind_is_asked_about_as_the_claim_would_leave_the_target(tmp_path: P
 def test_a_spool_that_cannot_be_written_to_is_found_before_anything_happens(tmp_path: Path, target: Target) -> None:
     (tmp_path / "in_the_way").touch()
     for place in ("in_the_way", "in_the_way/spool"):
-        with pytest.raises(RetryableSinkError, match="in_the_way"):
+        with pytest.raises(RetryableSinkError, match="in_the_way is no folder that can be written to"):
             bound(target, tmp_path, machine=place).can_claim(Owner("shop", TIMELINE, 1))
 
 

@@ -90,8 +90,8 @@ class ForeachBatchSink:
         self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0
     ) -> LedgerState:
         """Decide as `open` does. Takes no lock, which would be a file: a ledger is replaced as a whole."""
+        self._spool.check_writable()
         with disk_trouble.may_pass("claiming the spool"):
-            self._spool.check_writable()
             self._claimable = self._claimed(owner, on_foreign, adopt_epoch)
             return self._asked(self._claimable).state()
 

@@ -5,7 +5,6 @@ process that goes on from them may run on another machine.
 """
 
 import contextlib
-import errno
 import os
 import shutil
 import tempfile
@@ -17,7 +16,7 @@ from holdfast.connectors.ledger import LedgerRecord
 from holdfast.connectors.parquet_files import StagedFile, check_staged, stage_parquet
 from holdfast.connectors.staging import STAGED, StagedName
 from holdfast.core.contracts import EpochRef, Rows, SinkContext, Token
-from holdfast.errors import SinkError, TransientStoreError
+from holdfast.errors import RetryableSinkError, SinkError, TransientStoreError
 from holdfast.stores import durable
 
 _FILES = "files"
@@ -34,14 +33,14 @@ class Spool:
         """What this process staged: it knows the bytes and need not read them again."""
 
     def check_writable(self) -> None:
-        """Refuse a folder that could not be made or written to; `OSError`, as from writing. Changes nothing."""
+        """Refuse a folder that could not be made or written to, and change nothing."""
         found = self._place
         while not os.path.lexists(found):
             found = os.path.dirname(found)
-        if not os.path.isdir(found):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), found)
-        if not os.access(found, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), found)
+        if not (os.path.isdir(found) and os.access(found, os.W_OK | os.X_OK)):
+            raise RetryableSinkError(
+                f"rows cannot wait in {self._place}: {found} is no folder that can be written to"
+            )
 
     def stage(self, rows: Rows, ref: EpochRef, schema: Any) -> Payload:
         """Write an epoch, durably; return what finds it again."""

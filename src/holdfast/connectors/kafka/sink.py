@@ -111,8 +111,7 @@ class KafkaSink:
         self, owner: Owner, *, on_foreign: OnForeign = OnForeign.REFUSE, adopt_epoch: int = 0
     ) -> LedgerState:
         """Decide as `open` does, which begins as a producer first: that may bring what only brokers know."""
-        with disk_trouble.may_pass("claiming the topic"):
-            self._spool.check_writable()
+        self._spool.check_writable()
         markers = self._markers_now(self._topics.can_have_markers(self._marker_topic))
         if not self._topics.partitions(self._topic):
             self._refuse_lost_topic(markers, owner)
