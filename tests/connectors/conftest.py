@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
@@ -102,6 +101,6 @@ def target(request: pytest.FixtureRequest) -> Target:
 
 
 @pytest.fixture
-def seen(target: Target, tmp_path: Path) -> Any:
+def seen(target: Target, tmp_path: Path) -> object:
     """Return a function that reads the target as a stranger does, ordered by id."""
     return lambda: sorted(target.read(tmp_path), key=lambda row: (row["id"], row["amount"]))

@@ -1,14 +1,14 @@
 """Every exactly-once sink as the contract suite sees it: how to make it, how a stranger reads its target."""
 
+import collections
+import contextlib
 import csv
 import functools
 import json
 import re
 import shutil
 import sqlite3
-from collections import defaultdict
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -100,7 +100,7 @@ class Files:
                 path.unlink()
 
     def everything(self, directory: Path) -> Any:
-        return {path: path.read_bytes() if path.is_file() else None for path in directory.rglob("*")}
+        return contents(directory)
 
     def back_up(self, directory: Path) -> None:
         shutil.copytree(directory / "target", directory / "backup")
@@ -244,7 +244,7 @@ def _read_json_table(directory: Path) -> list[Row]:
     path = directory / "target" / "texts.db"
     if not path.exists():
         return []
-    with closing(sqlite3.connect(path)) as connection:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
         return [json.loads(text) for (text,) in connection.execute("SELECT row FROM rows")]
 
 
@@ -300,7 +300,7 @@ class Memory:
     damages = ()
 
     def __init__(self) -> None:
-        self._targets: defaultdict[Path, RecordedTarget] = defaultdict(RecordedTarget)
+        self._targets: collections.defaultdict[Path, RecordedTarget] = collections.defaultdict(RecordedTarget)
 
     def sink(self, directory: Path) -> Sink:
         return RecordingSink(self._targets[directory])

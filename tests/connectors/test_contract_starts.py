@@ -26,8 +26,10 @@ from connectors.targets import (
     ledger,
     orders,
     range_digest,
+    with_only_columns,
+    without_form,
 )
-from holdfast.core.contracts import CommitOutcome, LedgerState, OnForeign, Owner, RewindOutcome, Token
+from holdfast.core.contracts import CommitOutcome, LedgerState, OnForeign, Owner, RewindOutcome
 from holdfast.core.forms import COLUMNS, FORM, unpacked, with_columns
 from holdfast.errors import Fenced, ForeignTimeline, HoldfastError, SinkError
 
@@ -249,11 +251,6 @@ def test_another_timeline_does_not_inherit_the_note(target: Target, tmp_path: Pa
 # --- forms
 
 
-def without_form(token: Token) -> Token:
-    """Return the token as it was sealed before there were forms."""
-    return replace(token, payload={key: value for key, value in token.payload.items() if key != FORM})
-
-
 def shown(target: Target, directory: Path) -> Iterator[Row]:
     """Yield what a stranger sees; a column that is not there is a NULL."""
     for row in sorted(target.read(directory), key=lambda row: row["id"]):
@@ -308,6 +305,15 @@ def test_a_token_without_a_form_is_completed_with_what_the_progress_record_knows
     assert [field.name for field in staged.schema] == SCHEMA.names
     assert rows_of(staged) == orders(1, 2)
     assert heir.commit(completed) is CommitOutcome.DONE
+    assert list(shown(target, tmp_path)) == orders(1, 2)
+
+
+def test_a_token_with_columns_only_is_shown_with_them(target: Target, tmp_path: Path) -> None:
+    token = with_only_columns(Writer(target, tmp_path).prepare(1, orders(1, 2)))
+    heir = Writer(target, tmp_path, 2, schema=NARROW)
+    staged = heir.sink.staged(token)
+    assert (staged.schema, rows_of(staged)) == (SCHEMA, orders(1, 2))
+    assert heir.commit(token) is CommitOutcome.DONE
     assert list(shown(target, tmp_path)) == orders(1, 2)
 
 

@@ -98,7 +98,9 @@ def test_whoever_comes_after_a_killed_writer_shows_its_rows_once(tmp_path: Path,
     command = [sys.executable, script, str(tmp_path), moment, json.dumps(token.to_json_value())]
     assert subprocess.run(command, timeout=120).returncode == -9
 
-    asked = bound(TARGET, tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kafka_sink, "_PATIENCE_SECONDS", 3.0)  # Less than the broker's with an open transaction.
+        asked = bound(TARGET, tmp_path)
     claimed = asked.can_claim(Owner("shop", TIMELINE, 2))
     assert asked.can_rewind(1) is (RewindOutcome.DONE if claimed.epoch == 1 else RewindOutcome.IMPOSSIBLE)
     heir = Writer(TARGET, tmp_path, 2)
