@@ -180,6 +180,27 @@ def test_whoever_only_asks_does_not_forget_which_topic_it_was(
             ask({"partition-0": "1"})
 
 
+def test_a_topic_that_is_missing_is_known_when_it_is_created_again(
+    kafka: Broker, topic: str, control: Controls
+) -> None:
+    """Goal: a start that went on, but not far, has forgotten nothing. Method: another topic comes and is noted."""
+    reader = control(topics=(), pattern=f"{topic}.*", on_history_lost="continue")
+    reader.begin()
+    kafka.delete_topic(topic)
+    reader.check({f"{topic}/partition-0": "1"})
+    kafka.create_topic(f"{topic}-more")
+    reader.head()
+    kafka.create_topic(topic, partitions=2)
+    kafka.produce(topic, ["x", "y"])
+    stopping = control(topics=(), pattern=f"{topic}.*")
+    with pytest.raises(SourceHistoryLost, match=rf"topic '{topic}' was deleted and created again"):
+        stopping.check({f"{topic}/partition-0": "1"})
+    kafka.delete_topic(topic)
+    reader.check({f"{topic}-more/partition-0": "0"})
+    kafka.create_topic(topic, partitions=2)
+    stopping.check({f"{topic}-more/partition-0": "0"})  # Nothing of the old one was still to be read.
+
+
 def test_a_topic_that_a_pattern_found_meanwhile_is_known_when_it_is_created_again(
     kafka: Broker, topic: str, control: Controls
 ) -> None:

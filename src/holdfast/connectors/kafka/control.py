@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from holdfast.connectors.kafka.offsets import EARLIEST, Partition, Positions, to_spark
@@ -63,7 +63,7 @@ class KafkaControl:
         said, topics = self._refuse_lost(offsets)
         if said:
             _log.warning("source %s goes on without what is gone: %s", self._context.name, said)
-        self._keep_ids(topics)
+        self._keep_ids(topics, missed={topic for topic, _ in self._form.read(offsets)})
 
     def _refuse_lost(self, offsets: Offsets) -> tuple[str, Mapping[str, Topic]]:
         """Return what is gone and what there is, unless the pipeline is to stop for what is gone."""
@@ -101,7 +101,8 @@ class KafkaControl:
         topics = self._reader.topics()
         known = self._kept_ids()
         if topics.keys() - known.keys():
-            self._keep_ids(topics | {name: replace(topics[name], id=known[name]) for name in known.keys() & topics})
+            unchanged = {name: replace(topics[name], id=known[name]) for name in known.keys() & topics}
+            self._keep_ids(topics | unchanged, missed=known.keys())
         return self._form.write(self._reader.end(_partitions(topics)))
 
     def lag(self, offsets: Offsets, head: Offsets) -> Lag:
@@ -127,9 +128,12 @@ class KafkaControl:
         ids: dict[str, str] = {} if kept is None else json.loads(kept)
         return ids
 
-    def _keep_ids(self, topics: Mapping[str, Topic]) -> None:
-        ids = {name: topic.id for name, topic in topics.items() if topic.id is not None}
-        if ids != self._kept_ids():
+    def _keep_ids(self, topics: Mapping[str, Topic], missed: Collection[str] = ()) -> None:
+        """Note the ids of topics; of those that are missed, what was noted stays, should they be created again."""
+        kept = self._kept_ids()
+        gone = {name: id for name, id in kept.items() if name in missed and name not in topics}
+        ids = gone | {name: topic.id for name, topic in topics.items() if topic.id is not None}
+        if ids != kept:
             self._context.materials.put(_TOPIC_IDS, json.dumps(ids, sort_keys=True).encode())
 
 
