@@ -2,13 +2,15 @@
 
 The file is a plain tar with `manifest.json` and, if the checkpoint has a sidecar, `state.bin`: unpacked, it is a
 checkpoint directory. What the checkpoint needs beside it stands below `materials/`, and `materials.json` says what
-that is. It needs nothing else, and every byte in it is covered by a checksum.
+that is; what it still has to replay stands below `replays/`. It needs nothing else, and every byte in it is covered
+by a checksum.
 """
 
 import contextlib
 import io
 import mmap
 import os
+import re
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ from holdfast.core.buffers import Buffer
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.validation import ValidationResult
 from holdfast.errors import CorruptCheckpoint, InvalidRequest, TransientStoreError
+from holdfast.interfaces import carried_replays
 from holdfast.stores import durable
 from holdfast.stores.medium import Medium, Versioned
 from holdfast.stores.verification import ByteProgress, Verifier
@@ -43,6 +46,8 @@ class Package:
     index: bytes | None = None
     files: Mapping[str, memoryview] = field(default_factory=dict)
     """What the checkpoint needs beside it, by name, and what the archive says of that."""
+    replays: Mapping[str, memoryview] = field(default_factory=dict)
+    """What it still has to replay, by name."""
 
 
 @contextlib.contextmanager
@@ -62,11 +67,17 @@ def translated(what: str) -> Iterator[None]:
 
 
 def write_archive(
-    path: str, manifest: CheckpointManifest, chunks: Sequence[Buffer] | None, files: Mapping[str, str], index: bytes
+    path: str,
+    manifest: CheckpointManifest,
+    chunks: Sequence[Buffer] | None,
+    files: Mapping[str, str],
+    index: bytes,
+    replays: Mapping[str, bytes],
 ) -> int:
     """Write an archive under a temporary name, flush it, and give it its name; return its size.
 
-    `files` are local ones, by the name that they get below `materials/`; `index` stands beside them.
+    `files` are local ones, by the name that they get below `materials/`; `index` stands beside them. `replays` are
+    short ones, by the name that they get below `replays/`.
     """
     directory = os.path.dirname(os.path.abspath(path))
     temporary = os.path.join(directory, f".{os.path.basename(path)}.{new_token()}.tmp")
@@ -74,7 +85,7 @@ def write_archive(
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             with open(descriptor, "wb") as file:
-                _write_members(file, manifest, chunks, files, index)
+                _write_members(file, manifest, chunks, files, index, replays)
                 file.flush()
                 os.fsync(file.fileno())
                 size = file.tell()
@@ -93,6 +104,7 @@ def _write_members(
     chunks: Sequence[Buffer] | None,
     files: Mapping[str, str],
     index: bytes,
+    replays: Mapping[str, bytes],
 ) -> None:
     modified = min(manifest.timestamp_ms // 1000, _LARGEST_TAR_TIME)
     document = manifest.to_json().encode()
@@ -101,6 +113,8 @@ def _write_members(
         if chunks is not None:
             total = sum(memoryview(chunk).nbytes for chunk in chunks)
             tar.addfile(_member(STATE_MEMBER, total, modified), cast(BinaryIO, _ChunkReader(chunks)))
+        for name, data in replays.items():
+            tar.addfile(_member(carried_replays.FOLDER + name, len(data), modified), io.BytesIO(data))
         if files:
             tar.addfile(_member(INDEX_MEMBER, len(index), modified), io.BytesIO(index))
         for name, path in files.items():
@@ -175,6 +189,11 @@ def _open_archive(path: str) -> Package:
         from_archive=True,
         index=None if index is None else bytes(index),
         files={name.removeprefix(FILES_FOLDER): parts[name] for name in beside},
+        replays={
+            name.removeprefix(carried_replays.FOLDER): part
+            for name, part in parts.items()
+            if name.startswith(carried_replays.FOLDER)
+        },
     )
 
 
@@ -200,6 +219,9 @@ def _members(path: str, file: BinaryIO) -> dict[str, tarfile.TarInfo]:
 def _belongs(name: str) -> bool:
     if name.startswith(FILES_FOLDER):
         return not {"", ".", ".."} & set(name.split("/"))
+    if name.startswith(carried_replays.FOLDER):
+        id, _, file = name.removeprefix(carried_replays.FOLDER).partition("/")
+        return re.fullmatch("[1-9][0-9]{0,19}", id) is not None and file in carried_replays.NAMES
     return name in (MANIFEST_MEMBER, STATE_MEMBER, INDEX_MEMBER)
 
 

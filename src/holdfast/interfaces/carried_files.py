@@ -6,7 +6,7 @@
 import contextlib
 import hashlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from holdfast.core.canonical_json import compact, parse_object, pretty
@@ -21,10 +21,13 @@ _FILES, _CHECKSUM = "files", "checksum"
 
 
 @contextlib.contextmanager
-def gathered(store: DurableCheckpointStore, manifest: CheckpointManifest, directory: str) -> Iterator[dict[str, str]]:
-    """Lend the files that a checkpoint needs as local ones, by name; copies stand in `directory` meanwhile."""
+def gathered(
+    store: DurableCheckpointStore, manifests: Iterable[CheckpointManifest], directory: str
+) -> Iterator[dict[str, str]]:
+    """Lend the files that checkpoints need as local ones, by name; copies stand in `directory` meanwhile."""
     materials = materials_beside(store)
-    names = sorted(needed(materials.names(), manifest)) if materials is not None else []
+    there = materials.names() if materials is not None else []
+    names = sorted({name for manifest in manifests for name in needed(there, manifest)})
     with tempfile.TemporaryDirectory(dir=directory) as aside:
         yield {name: _local_copy(materials, name, aside) for name in names if materials is not None}
 

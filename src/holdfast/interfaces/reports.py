@@ -341,6 +341,7 @@ class ExportReceipt(Record):
     """Whether the sidecar was put together from several, so that the file needs no other."""
     files: int = 0
     """How many files of its sources and tables went along."""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

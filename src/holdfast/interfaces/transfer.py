@@ -3,7 +3,6 @@
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from holdfast.clock import Clock, new_uuid
@@ -11,7 +10,7 @@ from holdfast.core.buffers import Buffer
 from holdfast.core.checksums import sidecar_digest, state_checksum
 from holdfast.core.dependencies import CheckpointDependencies
 from holdfast.core.entries import OperatorCheckpoint
-from holdfast.core.manifest import CheckpointManifest, ParentRef
+from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.names import sidecar_name
 from holdfast.core.progress import ProgressRecord
 from holdfast.core.sidecar import PROGRESS_OPERATOR, CapturedFile, StateFile, build_sidecar
@@ -22,7 +21,7 @@ from holdfast.errors import (
     InvalidRequest,
     UnsupportedVersion,
 )
-from holdfast.interfaces import carried_files
+from holdfast.interfaces import carried_files, carried_replays
 from holdfast.interfaces.archive import (
     Package,
     map_file,
@@ -32,6 +31,7 @@ from holdfast.interfaces.archive import (
     write_archive,
 )
 from holdfast.interfaces.inspection import is_start
+from holdfast.interfaces.placing import Candidate, placed
 from holdfast.interfaces.reports import ExportReceipt, ImportReceipt
 from holdfast.stores.store import DurableCheckpointStore
 from holdfast.stores.verification import ByteProgress, parse_manifest
@@ -59,16 +59,18 @@ def export_checkpoint(
     incremental = manifest.dependencies is not None and bool(manifest.dependencies.batches)
     # The temporary file stands where the archive will: /tmp may be small, or memory.
     directory = os.path.dirname(os.path.abspath(path))
+    replays = carried_replays.gathered(store, manifest)
     with (
         translated(f"cannot write {path}"),
         tempfile.TemporaryFile(dir=directory) as scratch,
-        carried_files.gathered(store, manifest, directory) as files,
+        carried_files.gathered(store, [manifest, *(r.manifest for r in replays if r.manifest)], directory) as files,
     ):
         gatherer = _Gatherer(store, manifest, scratch, on_bytes)
         chunks, states = gatherer.rebuilt() if incremental else gatherer.copied()
         total = sum(memoryview(chunk).nbytes for chunk in chunks or ())
         complete = _self_contained(manifest, chunks, states, total)
-        size = write_archive(path, complete, chunks, files, carried_files.index_of(files))
+        records = carried_replays.members(replays)
+        size = write_archive(path, complete, chunks, files, carried_files.index_of(files), records)
     return ExportReceipt(
         store=store.describe(),
         checkpoint_id=manifest.checkpoint_id,
@@ -78,6 +80,7 @@ def export_checkpoint(
         state_bytes=total,
         rebuilt=incremental,
         files=len(files),
+        notes=tuple(carried_replays.missing(manifest, replays)),
     )
 
 
@@ -218,19 +221,6 @@ def _with_plain(
 # Import
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """A checkpoint that is about to be imported, and what to mention about it."""
-
-    source: str
-    manifest: CheckpointManifest
-    state: memoryview | None
-    notes: tuple[str, ...] = ()
-    foreign: bool = False
-    files: Mapping[str, memoryview] = field(default_factory=dict)
-    """What it needs beside it."""
-
-
 def import_checkpoint(
     store: DurableCheckpointStore, path: str, *, force: bool, clock: Clock, on_bytes: ByteProgress
 ) -> ImportReceipt:
@@ -245,11 +235,12 @@ def import_checkpoint(
         raise _damaged(path, "; ".join(failure.message for failure in verdict.failures) + _hint(candidate.manifest))
     for attempt in range(_ATTEMPTS):
         newest = store.newest_id()
-        placed, notes = _placed(candidate, store, newest, force, clock)
+        renamed, replays, notes = placed(candidate, store, newest, force, clock)
         try:
             # Before the seal: whoever finds the checkpoint finds what it needs.
             carried_files.put_down(store, candidate.files)
-            sealed = store.save_with_state(placed, None if candidate.state is None else [candidate.state])
+            carried_replays.put_down(store, replays)
+            sealed = store.save_with_state(renamed, None if candidate.state is None else [candidate.state])
             return _receipt(store, candidate, sealed, first=newest == 0, notes=notes)
         except Fenced:
             if attempt == _ATTEMPTS - 1:
@@ -267,7 +258,7 @@ def _hint(manifest: CheckpointManifest) -> str:
     return ""
 
 
-def _trusted(package: Package, clock: Clock) -> _Candidate:
+def _trusted(package: Package, clock: Clock) -> Candidate:
     """Return the checkpoint with a true manifest checksum: its own, or ours if it is another system's."""
     try:
         unchecked = CheckpointManifest.from_json(package.manifest_bytes)
@@ -281,10 +272,12 @@ def _trusted(package: Package, clock: Clock) -> _Candidate:
     if package.state is not None and manifest.sidecar is None:
         raise _damaged(package.source, "there is a state.bin, but its manifest does not know it")
     carried_files.refuse_others(package.source, package.index, package.files)
-    return _Candidate(package.source, manifest, package.state, files=package.files)
+    replays = carried_replays.opened(package.source, package.replays, manifest)
+    notes = tuple(carried_replays.missing(manifest, replays))
+    return Candidate(package.source, manifest, package.state, notes, files=package.files, replays=replays)
 
 
-def _adopted(manifest: CheckpointManifest, package: Package, clock: Clock) -> _Candidate:
+def _adopted(manifest: CheckpointManifest, package: Package, clock: Clock) -> Candidate:
     """Make another system's checkpoint ours: a uuid, checksums, and which file is its sidecar."""
     if package.from_archive or manifest.to_json_value().keys() & set(_OUR_KEYS):
         raise _damaged(
@@ -302,7 +295,7 @@ def _adopted(manifest: CheckpointManifest, package: Package, clock: Clock) -> _C
         update["dependencies"] = CheckpointDependencies(batches=(), state_files=(own,))
         update["size"] = len(package.state)
     adopted = manifest.model_copy(update=update, deep=True).stamped()
-    return _Candidate(package.source, adopted, package.state, tuple(notes), foreign=True)
+    return Candidate(package.source, adopted, package.state, tuple(notes), foreign=True)
 
 
 def _inline_only(manifest: CheckpointManifest) -> str | None:
@@ -312,68 +305,9 @@ def _inline_only(manifest: CheckpointManifest) -> str | None:
     return state_checksum(manifest.operator_states, None)
 
 
-def _placed(
-    candidate: _Candidate, store: DurableCheckpointStore, newest: int, force: bool, clock: Clock
-) -> tuple[CheckpointManifest, list[str]]:
-    """Return the manifest under the id it gets: its own in an empty store, else the next one."""
-    manifest, notes = candidate.manifest, []
-    if newest > 0:
-        residents = list(store.manifests())
-        if residents[-1:] == [] or residents[-1].timeline != manifest.timeline:
-            _refuse_other_timeline(candidate, store, residents, force)
-            notes.append("the store goes on with another timeline from here: sinks that know the old one will refuse")
-        manifest = _renumbered(manifest, newest + 1, residents, len(store.list_ids()), clock)
-        if candidate.manifest.identifier != manifest.identifier:
-            notes.append(f"its name '{candidate.manifest.identifier}' is taken in this store, so it was left out")
-    if candidate.foreign:
-        manifest = manifest.model_copy(update={"timeline": new_uuid(clock)})
-    return manifest.stamped(), notes
-
-
-def _refuse_other_timeline(
-    candidate: _Candidate, store: DurableCheckpointStore, residents: Sequence[CheckpointManifest], force: bool
-) -> None:
-    if force:
-        return
-    theirs = candidate.manifest.timeline
-    ours = residents[-1].timeline if residents else None
-    raise InvalidRequest(
-        f"{candidate.source} belongs to {f'timeline {theirs}' if theirs else 'no timeline'}, {store.describe()} to "
-        f"{f'timeline {ours}' if ours else 'none that is known'}: import it into an empty store, "
-        "or give --force to take it all the same"
-    )
-
-
-def _renumbered(
-    manifest: CheckpointManifest, id: int, residents: Sequence[CheckpointManifest], ids: int, clock: Clock
-) -> CheckpointManifest:
-    """Return a copy that can stand above everything in a store that has seen other writers."""
-    taken = any(resident.identifier == manifest.identifier for resident in residents)
-    own = CheckpointDependencies(batches=(), state_files=(sidecar_name(id),))
-    update = {
-        "checkpoint_id": id,
-        "kind": "checkpoint",
-        "uuid": new_uuid(clock),
-        "generation": _next_generation(manifest, residents, ids),
-        "parent": ParentRef(id=manifest.checkpoint_id, manifest_checksum=manifest.manifest_checksum or ""),
-        # What this store gave up before stays given up; the archive's own list is about another store's ids.
-        "abandons": sorted({id for resident in residents for id in resident.abandons}),
-        "identifier": None if taken else manifest.identifier,
-        "recovery": None,
-        "dependencies": own if manifest.sidecar else manifest.dependencies,
-    }
-    return manifest.model_copy(update=update, deep=True)
-
-
-def _next_generation(manifest: CheckpointManifest, residents: Sequence[CheckpointManifest], ids: int) -> int:
-    """Return a generation above every one this store has seen; a damaged manifest may hide one each."""
-    highest = max((resident.generation or 0 for resident in residents), default=0)
-    return max(manifest.generation or 0, highest + ids - len(residents) + 1)
-
-
 def _receipt(
     store: DurableCheckpointStore,
-    candidate: _Candidate,
+    candidate: Candidate,
     sealed: CheckpointManifest,
     *,
     first: bool,

@@ -1,7 +1,7 @@
 """Answers for people."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from rich.progress import (
     BarColumn,
@@ -208,6 +208,7 @@ class HumanOutput(Output):
             f"exported checkpoint {receipt.checkpoint_id} (epoch {receipt.epoch}) to {receipt.file}: "
             f"{size_text(receipt.file_bytes)}{how}, verified"
         )
+        self._notes(receipt.notes)
 
     def imported(self, receipt: ImportReceipt) -> None:
         """Print under which id it came in, and whom that affects."""
@@ -219,7 +220,10 @@ class HumanOutput(Output):
         self._screen.line(f"it is now the newest checkpoint of {receipt.store}: a start goes on from it")
         if not receipt.first:
             self._screen.line("a pipeline that was writing to this store is fenced: it stops at its next checkpoint")
-        for note in receipt.notes:
+        self._notes(receipt.notes)
+
+    def _notes(self, notes: Iterable[str]) -> None:
+        for note in notes:
             self._screen.line(styled("note", "yellow"), f": {note}")
 
     def copied(self, action: str, receipt: CopyReceipt) -> None:
