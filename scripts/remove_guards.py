@@ -63,6 +63,7 @@ WORK_PLACES = ("tests/engine/test_work_places.py",)
 HISTORY = ("tests/engine/test_history_observer.py",)
 CONTROLS = ("tests/connectors/test_source_controls.py",)
 SOURCE_FILES = ("tests/spark/test_source_files.py", "-k", "not other_file_systems")
+REPLAYS = ("tests/interfaces/test_transfer_replays.py",)
 POLLED = ("tests/interfaces/test_http_checkpoint_api.py", "-k", "storage_that_hangs")
 
 
@@ -1936,6 +1937,41 @@ GUARDS = [
         "            patiently(lambda: self._refuse_renamed(snapshot), PATIENCE_SECONDS, self._clock)\n",
         "",
         (f"{PG_CDC_FAILS}::test_a_snapshot_from_before_a_column_was_renamed_is_not_read_with_null",),
+    ),
+    Guard(
+        "import: a replay that nothing asks for is refused",
+        "interfaces/carried_replays.py",
+        "    if not manifest.replays.issuperset(ids):\n",
+        "    if False:\n",
+        REPLAYS,
+    ),
+    Guard(
+        "import: a replay comes in before what has to replay it",
+        "interfaces/transfer.py",
+        "            carried_replays.put_down(store, replays)\n",
+        "",
+        REPLAYS,
+    ),
+    Guard(
+        "import: the word that the rest was given up stays",
+        "interfaces/carried_replays.py",
+        "for key in (GIVEN_UP_AFTER,) if key in said",
+        "for key in ()",
+        REPLAYS,
+    ),
+    Guard(
+        "import: a replay that came in is given up",
+        "interfaces/placing.py",
+        "[*abandons, *range(first_id, id)]",
+        "abandons",
+        REPLAYS,
+    ),
+    Guard(
+        "import: sidecars alone are no other timeline",
+        "interfaces/placing.py",
+        "        if not begun and (",
+        "        if (",
+        REPLAYS,
     ),
     Guard(
         "clear: only what a fence gives up is removed",

@@ -1,5 +1,6 @@
 """An archive of a checkpoint that still owes a replay: what it has to replay travels with it."""
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ from holdfast.core.manifest import CheckpointManifest
 from holdfast.engine.fencing import take_over
 from holdfast.engine.records import Replay, find_replay
 from holdfast.engine.recovery import decide_recovery
+from holdfast.errors import TransientStoreError
+from holdfast.stores.bucket import BucketMedium
 from holdfast.stores.store import DurableCheckpointStore
 from interfaces.chains import OTHER_TIMELINE, Chain
 from interfaces.conftest import Run, writable
@@ -154,3 +157,25 @@ def test_another_timeline_is_still_refused(path: Path, other: str, tmp_path: Pat
     before = writable(other).list_ids()
     assert run("import", other, file).code != 0
     assert writable(other).list_ids() == before
+
+
+@pytest.mark.parametrize("died_before", ["put_sidecar", "seal", "stage"])
+def test_an_import_that_was_cut_off_can_be_repeated(
+    died_before: str, path: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: bytes without a manifest are no other pipeline's. Method: an empty bucket, and a process that dies."""
+    owing(path, lose="state")
+    file, other = tmp_path / "fence.hf", f"memory://{uuid.uuid4().hex}"
+    assert run("export", path, "latest", file).code == 0
+
+    def die(*arguments: object) -> None:
+        raise TransientStoreError("died")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BucketMedium, died_before, die)
+        assert run("import", other, file).code != 0
+    ran = run("import", other, file)
+    assert ran.code == 0, ran.err
+    store = writable(other)
+    assert decide_recovery(store).chosen.checkpoint_id == store.newest_id()  # type: ignore[union-attr]
+    assert [epoch.epoch for epoch in replay_of(store).epochs] == [3]
