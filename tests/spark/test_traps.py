@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast import open_store, sinks, sources
-from holdfast.engine.events import EpochCommitted, Event, StepFinished
-from holdfast.errors import ReplayMismatch
+from holdfast.core.completeness import EXPECTED_PART, problems
+from holdfast.engine.events import EpochCommitted, Event, StepFinished, StepStarted
+from holdfast.errors import PipelineError, ReplayMismatch
 from holdfast.spark.pipeline import Pipeline
 from holdfast.spark.rows import COLLECT_BYTES
 from holdfast.spark.source_log import COMPACT_INTERVAL
@@ -269,3 +270,48 @@ def test_large_epochs_survive_a_crash_between_seal_and_commit(tmp_path: Path, sp
 def _ids(frame: Any) -> tuple[int, int, int]:
     row = frame.agg(F.count("*"), F.countDistinct("id"), F.max("id")).first()
     return row[0], row[1], row[2]
+
+
+@pytest.mark.parametrize("lost", ["state/0/1", "sources/0/0", *long("state", "metadata", "state/0/_metadata")])
+@pytest.mark.parametrize("state", ["rocksdb", *long("memory")])
+def test_an_epoch_whose_state_is_not_all_here_is_not_sealed(
+    lost: str, state: str, lab: Labs, undisturbed: Undisturbed
+) -> None:
+    """Spark says nothing of files that went away. Sealed without them, no start works."""
+
+    class Lose:
+        def on_event(self, event: Event) -> None:
+            if isinstance(event, StepStarted) and event.step == "capture" and event.epoch == 2:
+                path = here.newest_work / lost
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    here = lab("windows")
+    here.add(0, 3)
+    with pytest.raises(PipelineError, match="epoch 2 is not sealed"):
+        here.pipeline(state=state).run(once=True, observers=[Lose()])
+    sealed = [m for m in open_store(here.base / "store", read_only=True).manifests() if m.kind == "checkpoint"]
+    assert [manifest.epoch for manifest in sealed] == [1]
+    assert here.run(options={"state": state})
+    assert here.contents() == undisturbed("windows", 3)
+
+
+@pytest.mark.parametrize("kind", ["joined", "python_state", "several", "deduplicated", *long("windows", "sessions")])
+def test_names_alone_tell_that_a_checkpoint_is_whole(kind: str, lab: Labs) -> None:
+    """Goal: what is recorded of an epoch fits every operator. Method: leave out each file of its state in turn."""
+    here = lab(kind)
+    here.add(0, 3)
+    assert here.run()
+    store = open_store(here.base / "store", read_only=True)
+    newest = store.load_latest()
+    assert newest is not None
+    assert newest.sidecar is not None
+    parts = store.state_reader.progress(newest.sidecar).parts
+    paths = [file.path for file in store.state_reader.catalog(newest).files]
+    assert problems(newest.epoch, parts, paths) == []
+    forgotten = {name: data for name, data in parts.items() if name != EXPECTED_PART}
+    assert problems(newest.epoch, forgotten, paths) == []
+    for lost in paths:
+        others = [path for path in paths if path != lost]
+        repeated = lost.endswith(".changelog") and lost.replace(".changelog", ".zip") in paths
+        older = "_metadata/v2/" in lost or "_stateSchema" in lost
+        assert problems(newest.epoch, parts, others) or repeated or older, lost

@@ -165,7 +165,7 @@ class MicroBatch:
         reader = self._reader
         facts = reader.plan_facts()
         watermark = reader.next_watermark(self._batch, facts.watermarks_ms)
-        capture = reader.directory.capture(self._batch, watermark, facts.state_ids or None)
+        capture = reader.directory.capture(self._batch, watermark, facts)
         rows_in = dict(zip(reader.built.inputs, facts.rows_read, strict=False))
         tables = reader.tables.positions(self.epoch)
         pins = {TABLES_PART: pins_to_part(tables)} if tables else {}

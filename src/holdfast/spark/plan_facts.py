@@ -10,8 +10,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from holdfast.core.completeness import OperatorStores
+
 _FACTS_OF_A_BATCH = r"""
 import java.util.ArrayDeque;
+import java.util.IdentityHashMap;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.streaming.operators.stateful.EventTimeStats;
 import org.apache.spark.sql.execution.streaming.operators.stateful.EventTimeWatermarkExec;
@@ -36,6 +39,15 @@ while (!pending.isEmpty()) {
         if (seen.count() > 0) facts.append(" ").append(seen.max() - watermark.delayMs());
         facts.append("\n");
     }
+    if (node instanceof StateStoreWriter) {
+        StateStoreWriter writer = (StateStoreWriter) node;
+        // An operator over all rows has one partition, whatever its stateInfo says.
+        facts.append("stores ").append(((StatefulOperatorStateInfo) writer.stateInfo().get()).operatorId());
+        facts.append(" ").append(node.outputPartitioning().numPartitions());
+        Seq names = (Seq) writer.stateStoreNames();
+        for (int i = 0; i < names.size(); i++) facts.append(" ").append(names.apply(i));
+        facts.append("\n");
+    }
     // Checkpoint format 1 has no ids.
     if (node instanceof StateStoreWriter && StatefulOperatorStateInfo.enableStateStoreCheckpointIds(node.conf())) {
         StateStoreWriter writer = (StateStoreWriter) node;
@@ -52,7 +64,15 @@ while (!pending.isEmpty()) {
     }
     for (int i = children.size() - 1; i >= 0; i--) pending.push(children.apply(i));
 }
-return facts.toString();
+// A source that is read twice is there twice, and has one directory: they are numbered as they first appear.
+Seq sources = (Seq) ((StreamExecution) query).sources();
+IdentityHashMap numbers = new IdentityHashMap();
+facts.append("sources");
+for (int i = 0; i < sources.size(); i++) {
+    if (!numbers.containsKey(sources.apply(i))) numbers.put(sources.apply(i), Integer.valueOf(numbers.size()));
+    facts.append(" ").append(numbers.get(sources.apply(i)));
+}
+return facts.append("\n").toString();
 """
 
 
@@ -62,9 +82,12 @@ class PlanFacts:
 
     watermarks_ms: tuple[int | None, ...] = ()
     """For each watermark operator: newest event time minus its delay, None when it saw no row."""
+    stores: dict[str, OperatorStores] = field(default_factory=dict)
     state_ids: dict[str, list[list[str]]] = field(default_factory=dict)
     rows_read: tuple[int, ...] = ()
     """For each source in the plan: rows it produced."""
+    log_directories: tuple[str, ...] = ()
+    """For each line of the offset log: the directory below `sources/` that is its source's."""
 
 
 class PlanReader:
@@ -91,15 +114,21 @@ def _parsed(text: str) -> PlanFacts:
     watermarks: list[int | None] = []
     state_ids: dict[str, list[list[str]]] = {}
     rows_read: list[int] = []
+    stores: dict[str, OperatorStores] = {}
+    sources: tuple[str, ...] = ()
     for line in text.splitlines():
         kind, *values = line.split(" ")
         if kind == "watermark":
             watermarks.append(int(values[0]) if values else None)
         elif kind == "state":
             state_ids[values[0]] = [ids.split(",") for ids in values[1:]]
+        elif kind == "stores":
+            stores[values[0]] = OperatorStores(int(values[1]), tuple(values[2:]))
+        elif kind == "sources":
+            sources = tuple(values)
         else:
             rows_read.append(int(values[0]))
-    return PlanFacts(tuple(watermarks), state_ids, tuple(rows_read))
+    return PlanFacts(tuple(watermarks), stores, state_ids, tuple(rows_read), sources)
 
 
 class WatermarkTracker:

@@ -10,7 +10,7 @@ import os
 import re
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, BinaryIO
@@ -18,6 +18,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 _VERSIONED = re.compile(r"^(\d+)(?:_([0-9a-f-]{36}))?\.(delta|snapshot|changelog|zip)$")
+_V2_METADATA = re.compile(r"/_metadata/v2/(\d+)$")
+_SCHEMA_FILE = re.compile(r'state/\d+/_stateSchema/[^"]+')
 _JOIN_STORES = (
     "left-keyToNumValues",
     "left-keyWithIndexToValue",
@@ -133,6 +135,20 @@ def _store_files(directory: str, version: int, store_id: str | None) -> list[str
             lineage = lineage or _lineage(os.path.join(directory, changes))
             wanted = lineage.get(step - 1)
     return needed
+
+
+def files_of_snapshot(root: str, name: str) -> list[str]:
+    """Return the paths below `root` of the files that a snapshot refers to."""
+    return [os.path.join(os.path.dirname(name), file) for file in _zip_references(os.path.join(root, name))]
+
+
+def schemas_named(root: str, names: Iterable[str]) -> set[str]:
+    """Return the paths below `root` of the schemas that transformWithState's newest metadata names."""
+    versions = {int(match[1]): name for name in names if (match := _V2_METADATA.search(name))}
+    if not versions:
+        return set()
+    with open(os.path.join(root, versions[max(versions)]), encoding="utf-8") as file:
+        return {match[0] for match in _SCHEMA_FILE.finditer(file.read())}
 
 
 @lru_cache(maxsize=4096)

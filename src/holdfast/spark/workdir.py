@@ -9,13 +9,15 @@ import hashlib
 import mmap
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from holdfast.core.buffers import Buffer
+from holdfast.core.completeness import EXPECTED_PART, Expected, problems
 from holdfast.core.sidecar import CapturedFile, StateFile
-from holdfast.errors import CorruptCheckpoint
+from holdfast.errors import CorruptCheckpoint, PipelineError
 from holdfast.spark.source_log import (
     COMPACT_INTERVAL,
     add_log_entries,
@@ -24,14 +26,25 @@ from holdfast.spark.source_log import (
     needed_log_files,
     new_log_entries,
 )
-from holdfast.spark.state_files import OffsetLogEntry, StateIds, commit_log_entry, operator_files
+from holdfast.spark.state_files import (
+    OffsetLogEntry,
+    commit_log_entry,
+    files_of_snapshot,
+    operator_files,
+    schemas_named,
+)
 from holdfast.stores.state_reader import StateReader
+
+if TYPE_CHECKING:  # A checkpoint can be exported where Spark is not installed.
+    from holdfast.spark.plan_facts import PlanFacts
 
 SOURCES_OPERATOR = "holdfast.sources"
 _ROOT_PART = "root"
 _PARALLEL_FILES = 8
 """Reading, hashing and writing happen outside Python's lock; on object storage each file is a round trip."""
 _LOG_OFFSET = re.compile(r'"logOffset":\s*(\d+)')
+_LOG_LINE = re.compile(r'^\{"logOffset":\s*(\d+)\}$')
+_LASTING = re.compile(r"/_metadata/(metadata|schema)$|^sources/")
 _V2_METADATA = re.compile(r"^state/\d+/_metadata/v2/")
 
 
@@ -54,6 +67,8 @@ class WorkingDirectory:
     compact_interval: int = COMPACT_INTERVAL[1]
     _digests: dict[str, tuple[int, str]] = field(default_factory=dict)
     _logged: dict[str, int] = field(default_factory=dict)
+    _lasting: set[str] = field(default_factory=set)
+    """Files that are written once and needed for good: what the stores hold, where sources began."""
 
     def offsets(self, batch: int) -> OffsetLogEntry:
         """Return what a batch reads; Spark wrote it before it called us."""
@@ -87,8 +102,22 @@ class WorkingDirectory:
     def _new_log_entries(self, batch: int) -> dict[str, bytes]:
         return new_log_entries(self.path, self._logged, self._log_end(self.offsets(batch).sources))
 
-    def capture(self, batch: int, next_watermark_ms: int, state_ids: StateIds | None) -> Capture:
-        """Return everything a restart after `batch` needs. The batch must have been consumed."""
+    def capture(self, batch: int, next_watermark_ms: int, facts: "PlanFacts") -> Capture:
+        """Return everything a restart after `batch` needs; PipelineError when not all of it is here.
+
+        The batch must have been consumed.
+        """
+        try:
+            capture = self._capture(batch, next_watermark_ms, facts)
+        except FileNotFoundError as error:
+            raise _incomplete(self.path, batch, [str(error)]) from error
+        paths = [file.path for files in capture.operators.values() for file in files]
+        if missing := problems(batch + 1, capture.parts, paths):
+            raise _incomplete(self.path, batch, missing)
+        return capture
+
+    def _capture(self, batch: int, next_watermark_ms: int, facts: "PlanFacts") -> Capture:
+        state_ids = facts.state_ids or None
         names = ["metadata", f"offsets/{batch}"] + ([f"offsets/{batch - 1}"] if batch > 0 else [])
         parts = {name: self._read(name) for name in names if self._exists(name)}
         parts[f"commits/{batch}"] = commit_log_entry(next_watermark_ms, state_ids).encode()
@@ -100,7 +129,23 @@ class WorkingDirectory:
         }
         if logs := needed_log_files(self.path):
             operators[SOURCES_OPERATOR] = [self._captured(name) for name in logs]
+        parts[EXPECTED_PART] = self._expected(batch, facts, operators).to_part()
         return Capture(parts, operators, self.offsets(batch), self.range_digest(batch))
+
+    def _expected(self, batch: int, facts: "PlanFacts", operators: Mapping[str, list[CapturedFile]]) -> Expected:
+        """Return what the plan that ran names, and what no plan names but was here before."""
+        lines = zip(facts.log_directories, self.offsets(batch).sources, strict=False)
+        ends = {directory: match for directory, line in lines if (match := _LOG_LINE.match(line))}
+        lasting = {file.path for files in operators.values() for file in files if _LASTING.search(file.path)}
+        logs_of_files = tuple(f"sources/{directory}/" for directory in ends)
+        self._lasting = {path for path in self._lasting | lasting if not path.startswith(logs_of_files)}
+        snapshots = (f for files in operators.values() for f in files if f.path.endswith(".zip"))
+        referred = {name for file in snapshots for name in files_of_snapshot(self.path, file.path)}
+        referred |= {
+            name for files in operators.values() for name in schemas_named(self.path, [f.path for f in files])
+        }
+        logs = {directory: int(match[1]) for directory, match in ends.items()}
+        return Expected(facts.stores, logs, tuple(sorted({*self._lasting, *referred})))
 
     def _log_end(self, lines: tuple[str, ...]) -> dict[str, int]:
         """Return the last log batch that a range includes, for each source that keeps a log.
@@ -193,6 +238,8 @@ def restore(
                 for piece in reader.stream(file):
                     out.write(piece)
         directory._digests[file.path] = (file.size, file.sha256)
+        if _LASTING.search(file.path):
+            directory._lasting.add(file.path)
 
     with ThreadPoolExecutor(_PARALLEL_FILES) as pool:
         for done in [pool.submit(restore_file, file) for file in wanted]:
@@ -226,6 +273,15 @@ def check_parts(parts: dict[str, bytes], batch: int) -> None:
     missing = [name for name in ("metadata", f"offsets/{batch}", f"commits/{batch}") if name not in parts]
     if missing:
         raise CorruptCheckpoint(f"the progress record of batch {batch} lacks {', '.join(missing)}")
+
+
+def _incomplete(path: str, batch: int, missing: Sequence[str]) -> PipelineError:
+    more = f" (and {len(missing) - 3} more)" if len(missing) > 3 else ""
+    return PipelineError(
+        f"epoch {batch + 1} is not sealed, because {path} does not hold all that a start from it would need: "
+        f"{'; '.join(missing[:3])}{more}. Something removes files there, or they are written on another disk. "
+        "The next start rebuilds the directory from the newest checkpoint"
+    )
 
 
 def _mapped(path: str) -> Buffer:

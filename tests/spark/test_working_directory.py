@@ -1,0 +1,122 @@
+"""What is captured of a working directory holds everything a start needs, or nothing is captured. Needs no JVM."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.completeness import OperatorStores, problems
+from holdfast.errors import PipelineError
+from holdfast.spark import state_files, workdir
+from holdfast.spark.plan_facts import PlanFacts
+from holdfast.spark.workdir import WorkingDirectory, restore
+
+OFFSETS = 'v1\n{"batchWatermarkMs":0}\n{"logOffset":%d}\n{"orders":{"0":7}}'
+FACTS = PlanFacts(stores={"0": OperatorStores(2), "1": OperatorStores(1)}, log_directories=("0", "1"))
+
+
+def write(root: Path, name: str, text: str = "x") -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text(text)
+
+
+def entry(batch: int) -> str:
+    return "v1\n" + json.dumps({"path": f"/in/{batch}", "batchId": batch})
+
+
+def run_batch(root: Path, batch: int) -> None:
+    """Leave what Spark leaves: three partitions of two operators, a log of files and where Kafka began."""
+    write(root, "metadata", '{"id":"x"}')
+    write(root, f"offsets/{batch}", OFFSETS % batch)
+    write(root, f"sources/0/{batch}", entry(batch))
+    write(root, "sources/1/0", '\0v1\n{"orders":{"0":0}}')
+    for operator, partition in ((0, 0), (0, 1), (1, 0)):
+        write(root, f"state/{operator}/{partition}/{batch + 1}.delta", f"{operator} {partition} {batch}")
+        write(root, f"state/{operator}/_metadata/metadata")
+    for operator in (0, 1):
+        write(root, f"state/{operator}/0/_metadata/schema")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> WorkingDirectory:
+    """Return a directory in which two batches ran and one was captured."""
+    directory = WorkingDirectory(str(tmp_path / "work"), ("orders", "kafka"))
+    run_batch(tmp_path / "work", 0)
+    directory.capture(0, 0, FACTS)
+    directory.captured()
+    run_batch(tmp_path / "work", 1)
+    return directory
+
+
+def test_all_that_is_needed_is_captured(directory: WorkingDirectory) -> None:
+    capture = directory.capture(1, 0, FACTS)
+    paths = [file.path for files in capture.operators.values() for file in files]
+    assert problems(2, capture.parts, paths) == []
+    assert len(paths) == 3 * 2 + 4 + 2 + 1
+
+
+@pytest.mark.parametrize(
+    ("lost", "told"),
+    [
+        ("state/0/1", "state/0/1 is missing"),
+        ("state/1", "state/1/_metadata is missing"),
+        ("state", "state/0/0 is missing"),
+        ("state/0/1/2.delta", "no state file for version 2"),
+        ("state/0/1/1.delta", "no state file for version 1"),
+        ("state/0/_metadata", "state/0/_metadata is missing"),
+        ("state/1/0/_metadata/schema", "state/1/0/_metadata/schema is missing"),
+        ("metadata", "metadata is missing"),
+        ("offsets/0", "offsets/0 is missing"),
+        ("sources/0/0", "sources/0 has no entry 0, of 0 to 1"),
+        ("sources/0/1", "sources/0 has no entry 1"),
+        ("sources/0", "sources/0 has no entry 0"),
+        ("sources/1/0", "sources/1/0 is missing"),
+    ],
+)
+def test_what_is_not_there_is_not_sealed_as_if_it_had_never_been(
+    lost: str, told: str, directory: WorkingDirectory
+) -> None:
+    path = Path(directory.path) / lost
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(PipelineError, match=f"epoch 2 is not sealed.*{told}"):
+        directory.capture(1, 0, FACTS)
+
+
+def test_what_goes_away_between_listing_and_reading_is_missed(
+    directory: WorkingDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = state_files.operator_files
+
+    def listed_too_early(*args: Any) -> dict[str, list[str]]:
+        found = real(*args)
+        (Path(directory.path) / "state/0/1/2.delta").unlink()
+        return found
+
+    monkeypatch.setattr(workdir, "operator_files", listed_too_early)
+    with pytest.raises(PipelineError, match=r"epoch 2 is not sealed.*state/0/1/2\.delta"):
+        directory.capture(1, 0, FACTS)
+
+
+def test_what_a_start_brought_back_is_missed_too(directory: WorkingDirectory, tmp_path: Path) -> None:
+    """Goal: a schema that no plan names is known from the checkpoint. Method: restore, lose it, run a batch."""
+    capture = directory.capture(1, 0, FACTS)
+    files = [file for found in capture.operators.values() for file in found]
+    again = restore(str(tmp_path / "again"), capture.parts, files, _Captured(), (), ("orders", "kafka"))  # type: ignore[arg-type]
+    root = Path(again.path)
+    for batch in (2, 3):
+        run_batch(root, batch)
+    for name in ("state/1/0/_metadata/schema", "sources/1/0"):
+        (root / name).rename(root / "away")
+        with pytest.raises(PipelineError, match=f"{name} is missing"):
+            again.capture(3, 0, FACTS)
+        (root / "away").rename(root / name)
+    again.capture(3, 0, FACTS)
+
+
+class _Captured:
+    """Gives back what was captured, as a store does what was sealed."""
+
+    def stream(self, file: Any) -> list[bytes]:
+        return [bytes(file.open())]
