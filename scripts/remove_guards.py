@@ -59,6 +59,10 @@ PUSH = (f"{SYNC}push.py",)
 PULL = (f"{SYNC}pull.py",)
 HEALING = ("tests/engine/test_healing.py",)
 OPERATORS = "tests/spark/test_operators.py::test_crashes_damage_and_a_lost_working_directory_change_nothing"
+SIDE_BY_SIDE = "tests/spark/test_side_by_side.py"
+HANDLE = "tests/spark/test_handle.py"
+WORKING = ("tests/spark/test_working_directory.py",)
+COMPLETENESS = ("tests/core/test_completeness.py",)
 WORK_PLACES = ("tests/engine/test_work_places.py",)
 HISTORY = ("tests/engine/test_history_observer.py",)
 CONTROLS = ("tests/connectors/test_source_controls.py",)
@@ -696,6 +700,118 @@ GUARDS = [
         ENGINE,
     ),
     Guard(
+        "an epoch is not sealed without all of its state",
+        "spark/workdir.py",
+        "        if missing := problems(batch + 1, capture.parts, paths):\n",
+        "        if missing := ():\n",
+        WORKING,
+    ),
+    Guard(
+        "a schema that was there before is missed",
+        "spark/workdir.py",
+        "for path in self._lasting | lasting if",
+        "for path in lasting if",
+        WORKING,
+    ),
+    Guard(
+        "a schema that a start brought back is missed",
+        "spark/workdir.py",
+        "            directory._lasting.add(file.path)\n",
+        "            pass\n",
+        WORKING,
+    ),
+    Guard(
+        "a partition that nobody saw is missed",
+        "core/completeness.py",
+        "for partition in range(self.partitions):",
+        "for partition in range(1):",
+        COMPLETENESS,
+    ),
+    Guard(
+        "a store of a join that nobody saw is missed",
+        "core/completeness.py",
+        "            for name in self.names:\n",
+        "            for name in self.names[:1]:\n",
+        COMPLETENESS,
+    ),
+    Guard(
+        "a chain has no hole",
+        "core/completeness.py",
+        "        if not kinds & _CHANGES:\n",
+        "        if step == version and not kinds & _CHANGES:\n",
+        COMPLETENESS,
+    ),
+    Guard(
+        "the newest version is the one that the commit names",
+        "core/completeness.py",
+        "if step < version or newest_id in {None, *ids}}",
+        "}",
+        COMPLETENESS,
+    ),
+    Guard(
+        "a source log is whole up to the range's end",
+        "core/completeness.py",
+        "        newest = max([last, *numbers])\n",
+        "        newest = max(numbers, default=-1)\n",
+        COMPLETENESS,
+    ),
+    Guard(
+        "a source log is whole from its last compaction",
+        "core/completeness.py",
+        "for number in range(first, newest + 1)",
+        "for number in range(newest, newest + 1)",
+        COMPLETENESS,
+    ),
+    Guard(
+        "a progress record names its range",
+        "core/completeness.py",
+        '        return [f"{name} is missing" for name in missing] if known else []\n',
+        "        return []\n",
+        COMPLETENESS,
+    ),
+    Guard(
+        "a checkpoint of before is looked at for holes",
+        "core/completeness.py",
+        "if known else _guessed(parts, batch, there)",
+        "if known else Expected()",
+        COMPLETENESS,
+    ),
+    Guard(
+        "a run has a session of its own",
+        "spark/runner.py",
+        "        spark = own_session(spark)  # What we set and register there is nobody else's.\n",
+        "",
+        (f"{SIDE_BY_SIDE}::test_two_pipelines_of_one_process_deliver_their_own_rows",),
+    ),
+    Guard(
+        "a frame of the user's session is brought over",
+        "spark/definition.py",
+        "return brought_over(view.query(*[frames[name] for name in wanted]), spark)",
+        "return view.query(*[frames[name] for name in wanted])",
+        (f"{SIDE_BY_SIDE}::test_what_a_user_has_in_his_session_works_in_views_and_stays_as_it_was",),
+    ),
+    Guard(
+        "a user's listeners hear of a pipeline's query",
+        "spark/session.py",
+        "            java.streams().addListener(listener)\n",
+        "            pass\n",
+        (f"{SIDE_BY_SIDE}::test_what_a_user_has_in_his_session_works_in_views_and_stays_as_it_was",),
+    ),
+    Guard(
+        "an observer does not wait for its own epoch",
+        "spark/inside.py",
+        "        with self._inside.entered():\n",
+        "        with contextlib.nullcontext():\n",
+        (f"{HANDLE}::test_every_method_may_be_called_from_every_event[stop]",),
+    ),
+    Guard(
+        "a function of a sink does not wait for its own epoch",
+        "spark/runner.py",
+        "(self._inside.marked(work))",
+        "(work)",
+        (f"{HANDLE}::test_a_function_of_a_sink_may_stop_its_pipeline",),
+    ),
+    Guard(
         "a working directory belongs to one store",
         "engine/work_places.py",
         "[pipeline, *where]",
@@ -735,7 +851,7 @@ GUARDS = [
         "spark/restoring.py",
         "if ours is not None and file.read() == ours:",
         "if True:",
-        ("tests/spark/test_side_by_side.py::test_a_range_of_before_is_found_where_all_pipelines_were",),
+        (f"{SIDE_BY_SIDE}::test_a_range_of_before_is_found_where_all_pipelines_were",),
     ),
     Guard(
         "every start has a fresh working directory",

@@ -17,6 +17,7 @@ from holdfast.core.tables import TableSpec
 from holdfast.errors import PipelineDefinitionError
 from holdfast.spark.failures import error_in
 from holdfast.spark.rows import COLLECT_BYTES, OUTPUT_COLUMN, tagged_union
+from holdfast.spark.session import brought_over
 
 Query = str | Callable[..., DataFrame]
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
@@ -240,7 +241,7 @@ def _evaluate(
         raise PipelineDefinitionError(
             f"view '{view.name}': its function asks for {', '.join(unknown)}, which is no source or earlier view"
         )
-    return view.query(*[frames[name] for name in wanted])
+    return brought_over(view.query(*[frames[name] for name in wanted]), spark)
 
 
 def definition_identity(definition: Definition, built: BuiltQuery) -> dict[str, Any]:

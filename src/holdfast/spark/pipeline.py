@@ -282,6 +282,7 @@ class Handle:
 
     def wait(self) -> None:
         """Block until the pipeline ends; raise what ended it."""
+        self._runner.refuse_inside("the end of the pipeline")
         error: BaseException | None = None
         try:
             self._runner.wait()
@@ -293,9 +294,8 @@ class Handle:
                 self._close(error)
 
     def stop(self) -> None:
-        """Finish the running epoch and end."""
-        self._runner.stop()
-        self._close(None)
+        """Finish the running epoch and end. An observer does not wait for that: `wait` does."""
+        self._runner.stop(self._close)
 
     def pause(self) -> None:
         """Hold before the next epoch."""
@@ -307,6 +307,7 @@ class Handle:
 
     def checkpoint(self) -> CheckpointManifest:
         """Take a checkpoint now and return it; waits for a running epoch to end."""
+        self._runner.refuse_inside("a checkpoint (ask with requests.request())")
         return self._runner.checkpoint()
 
     def status(self) -> dict[str, Any]:

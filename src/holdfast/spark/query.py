@@ -11,6 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import PipelineError
 from holdfast.spark.failures import error_in, spark_message
+from holdfast.spark.inside import Inside
 
 _PATIENCE_MS = 30_000
 
@@ -18,8 +19,8 @@ _PATIENCE_MS = 30_000
 class QueryLife:
     """Runs `on_batch` for every batch, one at a time, and remembers why that failed."""
 
-    def __init__(self, spark: SparkSession, on_batch: Callable[[DataFrame, int], None]) -> None:
-        self._spark, self._work = spark, on_batch
+    def __init__(self, spark: SparkSession, on_batch: Callable[[DataFrame, int], None], inside: Inside) -> None:
+        self._spark, self._work, self._inside = spark, on_batch, inside
         self.turn = threading.Lock()
         """Held while a batch runs: whoever has it stands between two batches."""
         self.streaming: StreamingQuery | None = None
@@ -44,7 +45,7 @@ class QueryLife:
     def _on_batch(self, frame: DataFrame, batch: int) -> None:
         self._going.wait()
         try:
-            with self.turn:
+            with self._inside.entered(), self.turn:
                 self._work(frame, batch)
         except BaseException as error:
             # Spark wraps what we raise into text; the original is what the caller gets to see. What is no Exception
@@ -100,6 +101,11 @@ class QueryLife:
             pass
         assert self.streaming is not None
         _end_after_batch(self.streaming, self._spark)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the query ended, as long as nobody has heard it from `wait`."""
+        return self._failure
 
     def fail(self, failure: BaseException) -> None:
         """End because of something that no batch met; `wait` raises it. Comes back before the query has ended."""

@@ -1,6 +1,7 @@
 """Runs a pipeline's query: every start goes through recovery, every batch through the protocol."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -32,9 +33,10 @@ from holdfast.errors import CheckpointStoreError, Fenced, PipelineError, ReplayM
 from holdfast.spark.batch import BatchReader, MicroBatch
 from holdfast.spark.binding import bind_sinks, inputs_without_return, pipeline_facts
 from holdfast.spark.definition import BuiltQuery, Definition, build_query
+from holdfast.spark.inside import Inside
 from holdfast.spark.query import QueryLife
 from holdfast.spark.restoring import Restoring
-from holdfast.spark.session import configure
+from holdfast.spark.session import configure, own_session
 from holdfast.spark.source_files import refuse_lost_files, spark_exists
 from holdfast.spark.tables import EpochTables
 from holdfast.spark.workdir import WorkingDirectory
@@ -64,12 +66,14 @@ class Runner:
         sync: SyncSettings | None = None,
     ) -> None:
         self.definition, self.store, self.requests = definition, store, requests
+        spark = own_session(spark)  # What we set and register there is nobody else's.
         self._spark, self._spools = spark, spools
         self._restoring = Restoring(work_root, store, spark, clock)
         self._materials = materials
         self._options, self._settings, self._clock = options, delivery, clock
+        self._inside = Inside()
         self._history = HistoryObserver(store.history, clock)
-        self._observer = Observers([self._history, requests, observer])
+        self._observer = Observers([self._history, requests, self._inside.telling(observer)])
         self._inline_threshold = inline_threshold
         self.sync = None if sync is None else open_sync(sync, store, definition.name, self._observer, clock)
         if self.sync is not None:
@@ -84,7 +88,7 @@ class Runner:
         self._schema_parts: dict[str, bytes] = {}
         self._coordinator: Coordinator
         self._writer: CheckpointWriter
-        self._query = QueryLife(spark, self._run_batch)
+        self._query = QueryLife(spark, self._run_batch, self._inside)
         self._expected_batch = 0
         self._replaying: RecordedEpoch | None = None
         self._recording = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-recording")
@@ -247,6 +251,11 @@ class Runner:
 
     # end
 
+    def refuse_inside(self, what: str) -> None:
+        """Refuse to wait for what waits for us."""
+        if self._inside:
+            raise PipelineError(f"an observer cannot wait for {what}, which waits for the observer")
+
     def wait(self) -> None:
         """Block until the query ends; raise what ended it."""
         try:
@@ -266,9 +275,17 @@ class Runner:
                 return fenced
         return None
 
-    def stop(self) -> None:
-        """Finish the running epoch, then end."""
-        self._query.stop()
+    def stop(self, closing: Callable[[BaseException | None], None]) -> None:
+        """Finish the running epoch, then end and close. From inside an epoch, somebody else waits for that."""
+
+        def stop() -> None:
+            self._query.stop()
+            closing(self._query.failure)
+
+        if self._inside:
+            threading.Thread(target=stop, name="holdfast-stopping", daemon=True).start()
+        else:
+            stop()
 
     def pause(self) -> None:
         """Hold before the next epoch."""
@@ -295,7 +312,7 @@ class Runner:
 
     def watch(self, observer: Observer) -> None:
         """Pass events on to one more observer from now on."""
-        self._observer.add(observer)
+        self._observer.add(self._inside.telling(observer))
 
     def status(self) -> dict[str, Any]:
         """Return where the pipeline is."""
@@ -334,7 +351,7 @@ class Runner:
 
     def _with_spark_properties(self, work: Callable[[], object]) -> Callable[[], object]:
         """Plain threads lose what Spark keeps per thread: the query a job belongs to."""
-        wrapped: Callable[[], object] = inheritable_thread_target(self._spark)(work)
+        wrapped: Callable[[], object] = inheritable_thread_target(self._spark)(self._inside.marked(work))
         return wrapped
 
 

@@ -2,13 +2,16 @@
 
 import os
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import PipelineDefinitionError
 
+_creating = threading.Lock()
 _PREFIX = "spark.sql.streaming."
 _PACKAGES = "spark.jars.packages"
 _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -35,22 +38,51 @@ def local_session(
     conf: Mapping[str, str] | None = None,
     packages: Iterable[str] = (),
 ) -> SparkSession:
-    """Return a session on this machine, created when there is none.
+    """Return a session on this machine, created when there is none; beside another one, a session of its own.
 
     `packages` are fetched from the package index unless `conf` brings them already, as packages or as local jars.
     """
     # Spark starts Python workers of its own; without this they are whatever `python3` is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master(master).appName(name)
     defaults = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.log.level": "ERROR",
     }
-    for key, value in {**defaults, **with_packages(conf or {}, packages)}.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    settings = {**defaults, **with_packages(conf or {}, packages)}
+    with _creating:
+        if SparkContext._active_spark_context is None:
+            builder = SparkSession.builder.master(master).appName(name)
+            for key, value in settings.items():
+                builder = builder.config(key, value)
+            return builder.getOrCreate()
+        own = own_session(SparkSession.builder.getOrCreate())
+    for key, value in settings.items():
+        if own.conf.isModifiable(key):
+            own.conf.set(key, value)
+    return own
+
+
+def own_session(spark: SparkSession) -> SparkSession:
+    """Return a session that has what is in `spark` now: settings, views, functions. Neither sees what the other does.
+
+    Listeners of `spark` hear of the queries that run in it.
+    """
+    java = spark._jsparkSession.cloneSession()
+    ours = {str(listener.getClass().getName()) for listener in java.streams().listListeners()}
+    for listener in spark._jsparkSession.streams().listListeners():
+        if str(listener.getClass().getName()) not in ours:  # Some are made for every session.
+            java.streams().addListener(listener)
+    return type(spark)(spark.sparkContext, java)
+
+
+def brought_over(frame: DataFrame, spark: SparkSession) -> DataFrame:
+    """Return a frame as one of our session: a function may have begun with one of its own."""
+    if frame.sparkSession is spark or frame._jdf.sparkSession().equals(spark._jsparkSession):
+        return frame
+    datasets = getattr(getattr(spark._jvm, "org.apache.spark.sql.classic.Dataset$"), "MODULE$")
+    return DataFrame(datasets.ofRows(spark._jsparkSession, frame._jdf.logicalPlan()), spark)
 
 
 def with_packages(conf: Mapping[str, str], packages: Iterable[str]) -> dict[str, str]:
