@@ -777,6 +777,13 @@ GUARDS = [
         COMPLETENESS,
     ),
     Guard(
+        "a working directory can be written, before the fence",
+        "spark/runner.py",
+        "        self._restoring.check_writable()\n",
+        "",
+        (f"{SIDE_BY_SIDE}::test_a_place_that_cannot_be_written_is_refused_before_anybody_is_fenced_off",),
+    ),
+    Guard(
         "a run has a session of its own",
         "spark/runner.py",
         "        spark = own_session(spark)  # What we set and register there is nobody else's.\n",

@@ -9,10 +9,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from holdfast import sinks, sources
+from holdfast import open_store, sinks, sources
+from holdfast.errors import PipelineError
 from holdfast.spark.pipeline import Pipeline
 from holdfast.spark.session import STATE_STORES, local_session
 from spark.orders import ROWS_PER_FILE, SCHEMA, contents, write_orders
@@ -36,6 +38,15 @@ def test_staging_beside_prod_leaves_the_directory_of_prod_alone(
     assert prod.run()
     assert prod.contents() == undisturbed("windows", 4)
     assert contents(staging) == undisturbed("windows", 3)
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anybody_is_fenced_off(lab: Labs, tmp_path: Path) -> None:
+    here = lab("fan_out")
+    here.add(0, 1)
+    (tmp_path / "file").touch()
+    with pytest.raises(PipelineError, match="cannot be written"):
+        here.run(options={"work_dir": tmp_path / "file" / "work"})
+    assert open_store(here.base / "store", read_only=True).list_ids() == []
 
 
 def test_a_range_of_before_is_found_where_all_pipelines_were(lab: Labs, undisturbed: Undisturbed) -> None:
@@ -141,14 +152,16 @@ def test_what_a_user_has_in_his_session_works_in_views_and_stays_as_it_was(
     told = "SELECT id, shout(label) label, date_format(ts, 'HH') hour FROM orders JOIN lookup USING (customer)"
     pipeline.view("told", told)
     pipeline.sink("counted", "counted", sinks.sqlite(str(tmp_path / "app.db"), table="revenue", key="label"))
-    pipeline.sink("told", "told", sinks.files(str(tmp_path / "raw")))
+    pipeline.sink("told", "told", sinks.sqlite(str(tmp_path / "told.db"), table="told", key="id"))
     pipeline.run(once=True)
     found = contents(tmp_path)
+    with closing(sqlite3.connect(tmp_path / "told.db")) as database:
+        rows = database.execute("SELECT id, label, hour FROM told ORDER BY id").fetchall()
     assert heard.ended.wait(60)
     mine.streams.removeListener(heard)
-    assert found["db"] == sorted((f"label {i}", 12) for i in range(5))
-    assert found["raw"][0] == (0, "LABEL 0", "09")
-    assert len(found["raw"]) == ROWS_PER_FILE
+    assert found["db"] == sorted((f"label {i}", "12") for i in range(5))
+    assert rows[0] == (0, "LABEL 0", "09")
+    assert len(rows) == ROWS_PER_FILE
     conf = json.loads((tmp_path / "store/work/1/offsets/0").read_text().split("\n")[1])["conf"]
     assert STATE_STORES["rocksdb"].items() & conf.items()
     assert (settings_of(mine), mine.catalog.listTables()) == before

@@ -43,7 +43,11 @@ while (!pending.isEmpty()) {
         StateStoreWriter writer = (StateStoreWriter) node;
         // An operator over all rows has one partition, whatever its stateInfo says.
         facts.append("stores ").append(((StatefulOperatorStateInfo) writer.stateInfo().get()).operatorId());
-        facts.append(" ").append(node.outputPartitioning().numPartitions());
+        int partitions = node.outputPartitioning().numPartitions();
+        for (int i = 0; partitions == 0 && i < children.size(); i++) {  // An operator in Python does not say.
+            partitions = ((SparkPlan) children.apply(i)).outputPartitioning().numPartitions();
+        }
+        facts.append(" ").append(partitions);
         Seq names = (Seq) writer.stateStoreNames();
         for (int i = 0; i < names.size(); i++) facts.append(" ").append(names.apply(i));
         facts.append("\n");
@@ -128,6 +132,9 @@ def _parsed(text: str) -> PlanFacts:
             sources = tuple(values)
         else:
             rows_read.append(int(values[0]))
+    for operator, ids in state_ids.items():
+        known = stores[operator]
+        stores[operator] = OperatorStores(max(known.partitions, len(ids)), known.names)
     return PlanFacts(tuple(watermarks), stores, state_ids, tuple(rows_read), sources)
 
 

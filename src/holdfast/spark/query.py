@@ -1,5 +1,6 @@
 """The life of Spark's query: started once per replay and once for good, held, ended between batches."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,10 +30,11 @@ class QueryLife:
         self._going = threading.Event()
         self._going.set()
         self._stopping = threading.Event()
+        self._ended = False
 
     def start(self, frame: DataFrame, output_mode: str, directory: str, trigger: Mapping[str, Any]) -> StreamingQuery:
         """Start; batches arrive on a thread of Spark's."""
-        self._failure = None
+        self._failure, self._ended = None, False
         self.streaming = (
             frame.writeStream.foreachBatch(self._on_batch)
             .outputMode(output_mode)
@@ -44,9 +46,14 @@ class QueryLife:
 
     def _on_batch(self, frame: DataFrame, batch: int) -> None:
         self._going.wait()
+        with self._inside.entered(), self.turn:
+            if self._ended:  # Spark was about to begin it when the query was ended: it is for the next start.
+                raise PipelineError("the query was ended before the batch began")
+            self._run(frame, batch)
+
+    def _run(self, frame: DataFrame, batch: int) -> None:
         try:
-            with self._inside.entered(), self.turn:
-                self._work(frame, batch)
+            self._work(frame, batch)
         except BaseException as error:
             # Spark wraps what we raise into text; the original is what the caller gets to see. What is no Exception
             # would end this thread without an answer to Spark, which would wait for ever.
@@ -97,10 +104,11 @@ class QueryLife:
         self._going.set()
         if not self.active:
             return
-        with self.turn:
-            pass
         assert self.streaming is not None
-        _end_after_batch(self.streaming, self._spark)
+        with self.turn:
+            self._ended = True
+            _begin_no_more(self.streaming, self._spark)
+        _end(self.streaming)
 
     @property
     def failure(self) -> BaseException | None:
@@ -113,13 +121,16 @@ class QueryLife:
         threading.Thread(target=self.stop, name="holdfast-failing", daemon=True).start()
 
 
-def _end_after_batch(query: StreamingQuery, spark: SparkSession) -> None:
-    """End between two batches. Spark's own stop interrupts its thread, which can cut a batch's commit off."""
-    java = query._jsq.streamingQuery()
-    try:
+def _begin_no_more(query: StreamingQuery, spark: SparkSession) -> None:
+    """Let Spark end after the batch that it is about to commit."""
+    # Private parts of Spark: without them its own stop does, and recovery completes the rest.
+    with contextlib.suppress(Py4JError):
         runtime = spark._jvm.org.apache.spark.sql.execution.streaming.runtime  # type: ignore[union-attr]
-        java.state().set(getattr(getattr(runtime, "TERMINATED$"), "MODULE$"))
-        java.queryExecutionThread().join(_PATIENCE_MS)
-    except Py4JError:
-        pass  # Private parts of Spark: without them its own stop does, and recovery completes the rest.
+        query._jsq.streamingQuery().state().set(getattr(getattr(runtime, "TERMINATED$"), "MODULE$"))
+
+
+def _end(query: StreamingQuery) -> None:
+    """End between two batches. Spark's own stop interrupts its thread, which can cut a batch's commit off."""
+    with contextlib.suppress(Py4JError):
+        query._jsq.streamingQuery().queryExecutionThread().join(_PATIENCE_MS)
     query.stop()

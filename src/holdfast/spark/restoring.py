@@ -26,7 +26,7 @@ class Restoring:
         self._own: HeldFolder | None = None
 
     def check_writable(self) -> None:
-        """Refuse a place that no working directory can be made in."""
+        """Refuse a place where no directory of ours can be made, before anybody is fenced off."""
         check_writable(self._root)
 
     def recorded_range(self, epoch: int, inputs: tuple[str, ...]) -> dict[str, bytes] | None:
