@@ -82,8 +82,8 @@ def modules(words: Sequence[str]) -> tuple[list[str], list[str]]:
         rest += [
             str(found.relative_to(SOURCES)) for found in (sorted(path.rglob("*.py")) if path.is_dir() else [path])
         ]
-    fits = (lambda file: any(word in file for word in words)) if words else (lambda file: True)
-    return [file for file in whole if fits(file)], [file for file in rest if file not in ALL_OF and fits(file)]
+    whole, rest = ([file for file in files if any(word in file for word in words or [""])] for files in (whole, rest))
+    return whole, [file for file in rest if file not in ALL_OF]
 
 
 def keyed(mutants: Iterable[Mutant]) -> Iterator[tuple[str, Mutant]]:
@@ -128,7 +128,7 @@ def choose(
 def task_of(key: str, mutant: Mutant, tests: Sequence[Covering], digests: dict[str, str], most: float) -> Task:
     """Find the tests that run a mutant's lines, the quickest first, for as long as `most` seconds allow."""
     reach = [test for test in tests if test.ran(mutant.file, mutant.lines)]
-    seconds, names = 0.0, []
+    seconds, names = 0.0, list[str]()
     for test in sorted(reach, key=lambda test: (test.seconds, test.test)):
         if names and seconds + test.seconds > most:
             break

@@ -2244,6 +2244,13 @@ GUARDS = [
         TAKE_OVER,
     ),
     Guard(
+        "what a go-back gave up is remembered by every later checkpoint",
+        "engine/checkpoints.py",
+        '"abandons": list(self._last.abandons),',
+        '"abandons": [],',
+        ("tests/engine/test_given_up.py",),
+    ),
+    Guard(
         "sync: a generation is later than any that was announced",
         "engine/fencing.py",
         "    seen = decision.generation, witness.generation(), ",
@@ -2334,6 +2341,34 @@ GUARDS = [
         "known, some = set(new), list(",
         "known, some = set[bytes](), list(",
         HISTORY,
+    ),
+    Guard(
+        "http: the status of requests is told without secrets",
+        "interfaces/local.py",
+        "error = self._redact(status.failure.error)",
+        "error = status.failure.error",
+        ("tests/interfaces/test_secrets_of_requests.py",),
+    ),
+    Guard(
+        "http: how requests ended is told without secrets",
+        "interfaces/local.py",
+        "error=None if each.error is None else self._redact(each.error)",
+        "error=each.error",
+        ("tests/interfaces/test_secrets_of_requests.py",),
+    ),
+    Guard(
+        "http: verifications that wait are few",
+        "interfaces/http/verifications.py",
+        "            if sum(not each.ended for each in self._jobs) >= _WAITING_AT_MOST:\n",
+        "            if False:\n",
+        ("tests/interfaces/test_verifications.py",),
+    ),
+    Guard(
+        "http: verifications that ended are forgotten",
+        "interfaces/http/verifications.py",
+        "            for old in ended[: max(len(ended) - _ENDED_KEPT, 0)]:\n",
+        "            for old in []:\n",
+        ("tests/interfaces/test_verifications.py",),
     ),
     Guard(
         "http: the status is answered while every thread waits",

@@ -95,7 +95,7 @@ class Watcher:
     def end(self) -> dict[str, list[int]]:
         """Stop, and return the lines of each file."""
         sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
         return {file: sorted(lines) for file, lines in self._lines.items()}
 
     def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
