@@ -161,7 +161,7 @@ def record(test_file: str, heavy: bool, deadline: float) -> str:
         environment[covering.ALSO_HEAVY] = "1"
     into.write_text("")
     tree.pytest(["-p", "mutation.covering", "--maxfail=1000", test_file], limit, environment)
-    covering.finish(into, ROOT / test_file, SOURCES)
+    covering.finish(into, tree.place / test_file, tree.sources)
     return test_file
 
 
@@ -171,10 +171,11 @@ def attempt(task: Task, deadline: float) -> Trial | None:
     limit = _LEAST_LIMIT + _SLOWER * task.seconds
     if time.monotonic() > deadline:
         return None
-    source = covering.digest(SOURCES / task.mutant.file)
+    path = tree.sources / task.mutant.file
+    source = covering.digest(path)
     if not task.tests:
         return Trial(task.key, source, task.digest, "unreached")
-    with tree.changed(task.mutant.file, task.mutant.applied((SOURCES / task.mutant.file).read_text())):
+    with tree.changed(task.mutant.file, task.mutant.applied(path.read_text())):
         run = tree.pytest(task.tests, limit)
     if run.code in (5, 70):
         raise RuntimeError(f"no test could be run for {task.key}: {run.failed}")

@@ -43,10 +43,20 @@ def test_it_changes_what_decides_and_nothing_else() -> None:
         ("", "True -> False"),
         ("Ledger.f", "False -> True"),
         *[("Ledger.f", change) for change in ("< -> <=", "< -> >=", "<= -> <", "<= -> >", "and -> or")],
-        *[("Ledger.f", change) for change in ("is not -> is", "or -> and", "not in -> in", "continue -> pass")],
+        *[("Ledger.f", change) for change in ("is not -> is", "or -> and", "not in -> in")],
+        *[("Ledger.f", change) for change in ("continue -> break", "continue -> pass")],
         *[("Ledger.f", change) for change in ("not -> nothing", "raise -> pass", "== -> !=")],
         *[("Ledger.f", f"{call} -> pass") for call in ("os.fsync(b)", "self.disk.sync_file(b)")],
         *[("Ledger.f", change) for change in ("> -> <=", "> -> >=")],
+    ]
+
+
+def test_a_continue_at_the_end_of_a_loop_is_only_turned_round() -> None:
+    text = "while a:\n    if b:\n        continue\n    try:\n        c()\n    except E:\n        continue\n"
+    assert [(mutant.number, mutant.new) for mutant in mutants_of("m.py", text)] == [
+        (3, "break"),
+        (3, "pass"),
+        (7, "break"),
     ]
 
 

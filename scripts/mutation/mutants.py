@@ -7,7 +7,7 @@ import ast
 import difflib
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 COMPARISONS: dict[type[ast.cmpop], tuple[str, tuple[str, ...]]] = {
@@ -82,12 +82,16 @@ class _Finder:
     def __init__(self, file: str, text: str) -> None:
         self._file, self._text, self._imported = file, text, True
         self._lines = text.splitlines(keepends=True)
+        self._last: set[int] = set()
+        """Statements after which a loop goes on anyway: to leave such a `continue` out changes nothing."""
         self._starts = [0]
         for line in self._lines:
             self._starts.append(self._starts[-1] + len(line))
 
     def walk(self, node: ast.AST, within: str) -> Iterator[Mutant]:
         yield from self._here(node, within)
+        if isinstance(node, ast.For | ast.While):
+            self._last |= {id(statement) for statement in _last_of(node.body)}
         inner = within
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             inner = f"{within}.{node.name}".lstrip(".")
@@ -118,7 +122,10 @@ class _Finder:
                 yield self._mutant(node, self._at(node), self._at(node.operand), "", within)
             case ast.Constant(value=bool()):
                 yield self._mutant(node, self._at(node), self._end(node), str(not node.value), within)
-            case ast.Continue() | ast.Raise():
+            case ast.Continue():
+                for new in ("break",) if id(node) in self._last else ("pass", "break"):
+                    yield self._mutant(node, self._at(node), self._end(node), new, within)
+            case ast.Raise():
                 yield self._mutant(node, self._at(node), self._end(node), "pass", within)
             case ast.Expr(value=ast.Call(func=called)) if _last_name(called) in FLUSHES:
                 yield self._mutant(node, self._at(node), self._end(node), "pass", within)
@@ -152,6 +159,21 @@ class _Finder:
     def _offset(self, line: int, column: int) -> int:
         """Return a place in the text; the syntax tree counts bytes."""
         return self._starts[line - 1] + len(self._lines[line - 1].encode()[:column].decode())
+
+
+def _last_of(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements that can be the last of a block to run."""
+    last = body[-1] if body else None
+    match last:
+        case ast.If():
+            yield from (*_last_of(last.body), *_last_of(last.orelse))
+        case ast.With():
+            yield from _last_of(last.body)
+        case ast.Try():
+            for block in (last.orelse or last.body, *(handler.body for handler in last.handlers)):
+                yield from _last_of(block)
+        case ast.stmt():
+            yield last
 
 
 def _last_name(called: ast.expr) -> str:

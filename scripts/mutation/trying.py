@@ -70,10 +70,11 @@ class Tree:
             os.setsid()
             os.environ.update(environment or {})
             self._be_pytest(arguments, output)
-        code = _ended(child, limit)
-        # The pids below are those of our own child and of what it started in its session.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)
+        try:
+            code = _ended(child, limit)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)  # Our own child, and what it started in its session.
         if code is None:
             os.waitpid(child, 0)
         text = output.read_text(errors="replace")
@@ -97,7 +98,16 @@ class Tree:
                 del sys.modules[name]
             importlib.invalidate_caches()
             pytest = importlib.import_module("pytest")
-            quiet = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", "--no-header", "--tb=no"]
+            quiet = [
+                "-q",
+                "-x",
+                "-p",
+                "no:cacheprovider",
+                "--no-header",
+                "--tb=no",
+                "--basetemp",
+                f"{self.place}/tmp",
+            ]
             # Some plugins were imported before pytest could look at their assertions: theirs are not what is tested.
             code = int(pytest.main([*quiet, "-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments]))
             sys.stdout.flush()
