@@ -97,7 +97,7 @@ guards: $(INSTALLED) ## remove one guard at a time in a copy and show which test
 
 .PHONY: mutate
 mutate: $(INSTALLED) ## change one decision at a time and show what no test notices; goes on where it was cut off (SECONDS=3600 SEED=1)
-	$(PY) scripts/mutate.py --seconds $(or $(SECONDS),3600) --seed $(or $(SEED),1)
+	$(PY) scripts/mutate.py --seconds $(or $(SECONDS),3600) --seed $(or $(SEED),1) $(if $(HEAVY),--heavy)
 
 .PHONY: clean
 clean: ## remove the environment and caches

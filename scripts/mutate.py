@@ -48,7 +48,7 @@ SAMPLE_OF = (
 )
 TESTS = ("core", "engine", "stores", "sync", "connectors", "spark")
 NOT_LIGHT = re.compile(r"cdc|kafka|postgres|servers|spark/test_(?!source_log|workdir|state_files|restoring)")
-_RECORD_LIMIT, _LEAST_LIMIT, _SLOWER = 600.0, 20.0, 5.0
+_RECORD_LIMIT, _SLOWER = 600.0, 5.0
 
 
 @dataclass(frozen=True)
@@ -69,19 +69,16 @@ class Task:
     key: str
     mutant: Mutant
     tests: Sequence[str]
-    seconds: float
+    limit: float
     digest: str
 
 
 def modules(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the modules that are mutated whole, and those a sample is drawn from."""
     whole = [file for file in ALL_OF if (SOURCES / file).exists()]
-    rest: list[str] = []
-    for place in SAMPLE_OF:
-        path = SOURCES / place
-        rest += [
-            str(found.relative_to(SOURCES)) for found in (sorted(path.rglob("*.py")) if path.is_dir() else [path])
-        ]
+    found = [path for place in SAMPLE_OF for path in (SOURCES / place).parent.glob((SOURCES / place).name)]
+    paths = [each for path in found for each in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
+    rest = [str(path.relative_to(SOURCES)) for path in paths]
     whole, rest = ([file for file in files if any(word in file for word in words or [""])] for files in (whole, rest))
     return whole, [file for file in rest if file not in ALL_OF]
 
@@ -109,12 +106,13 @@ def choose(
     for test in tests:
         for file in test.lines:
             of_file.setdefault(file, []).append(test)
+    least = 120.0 if options.heavy else 20.0  # A JVM or a server is started once for each file of tests.
     digests = {file: covering.digest(ROOT / file) for file in {test.test.partition("::")[0] for test in tests}}
 
     def tasks(files: Sequence[str]) -> list[Task]:
         found = (each for file in files for each in keyed(mutants_of(file, (SOURCES / file).read_text())))
         return [
-            task_of(key, mutant, of_file.get(mutant.file, []), digests, options.tests_seconds)
+            task_of(key, mutant, of_file.get(mutant.file, []), digests, options.tests_seconds, least)
             for key, mutant in found
         ]
 
@@ -125,8 +123,13 @@ def choose(
     return chosen + drawn[: max(options.total - len(chosen), 0)]
 
 
-def task_of(key: str, mutant: Mutant, tests: Sequence[Covering], digests: dict[str, str], most: float) -> Task:
-    """Find the tests that run a mutant's lines, the quickest first, for as long as `most` seconds allow."""
+def task_of(
+    key: str, mutant: Mutant, tests: Sequence[Covering], digests: dict[str, str], most: float, least: float = 20.0
+) -> Task:
+    """Find the tests that run a mutant's lines, the quickest first, for as long as `most` seconds allow.
+
+    A run may take several times what its tests took, and `least` seconds for what comes before them.
+    """
     reach = [test for test in tests if test.ran(mutant.file, mutant.lines)]
     seconds, names = 0.0, list[str]()
     for test in sorted(reach, key=lambda test: (test.seconds, test.test)):
@@ -135,7 +138,7 @@ def task_of(key: str, mutant: Mutant, tests: Sequence[Covering], digests: dict[s
         seconds += test.seconds
         names.append(test.test)
     said = "\n".join(f"{name} {digests[name.partition('::')[0]]}" for name in sorted(names))
-    return Task(key, mutant, names, seconds, hashlib.sha256(said.encode()).hexdigest()[:16])
+    return Task(key, mutant, names, least + _SLOWER * seconds, hashlib.sha256(said.encode()).hexdigest()[:16])
 
 
 # --- in the workers
@@ -168,7 +171,7 @@ def record(test_file: str, heavy: bool, deadline: float) -> str:
 def attempt(task: Task, deadline: float) -> Trial | None:
     """Try one mutant; None when there is no time left."""
     (tree,) = _tree
-    limit = _LEAST_LIMIT + _SLOWER * task.seconds
+    limit = task.limit
     if time.monotonic() > deadline:
         return None
     path = tree.sources / task.mutant.file
