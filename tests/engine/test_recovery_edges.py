@@ -1,0 +1,47 @@
+"""Where a decision of recovery could slip by one: fences that were damaged, and how many it speaks of."""
+
+import pytest
+
+from holdfast import NoValidCheckpoint
+from holdfast.engine.fencing import take_over
+from holdfast.engine.recovery import decide_recovery
+from holdfast.stores.store import DurableCheckpointStore
+from stores.builders import flipped, seal
+from stores.places import Place
+
+
+def test_a_damaged_fence_of_an_epoch_is_given_up_like_any_other(place: Place) -> None:
+    """Goal: it never comes back. Method: it shares a damaged sidecar with what it was made of."""
+    store = place.open()
+    seal(store, 1, 2)
+    assert take_over(store).fence.checkpoint_id == 3
+    place.edit(place.sidecar(2), flipped)
+    decision = decide_recovery(store)
+    assert decision.chosen is not None
+    assert decision.chosen.checkpoint_id == 1
+    assert decision.abandons == (2, 3)
+
+
+def test_a_store_of_which_only_a_damaged_fence_is_left_is_not_empty(place: Place) -> None:
+    """Goal: lost epochs are never taken for a fresh start. Method: the fence stays, what it stands on does not."""
+    store = place.open()
+    seal(store, 1)
+    take_over(store)
+    place.edit(place.sidecar(1), flipped)
+    place.delete(place.manifest(1))
+    with pytest.raises(NoValidCheckpoint):
+        decide_recovery(store)
+
+
+@pytest.mark.parametrize(("count", "more"), [(3, None), (4, "(and 1 more)")])
+def test_the_refusal_counts_what_it_does_not_name(
+    store: DurableCheckpointStore, place: Place, count: int, more: str | None
+) -> None:
+    ids = range(1, count + 1)
+    seal(store, *ids)
+    for id in ids:
+        place.edit(place.sidecar(id), flipped)
+    with pytest.raises(NoValidCheckpoint) as caught:
+        decide_recovery(store)
+    assert ("more)" in str(caught.value)) == (more is not None)
+    assert (more or "") in str(caught.value)
