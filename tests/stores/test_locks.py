@@ -19,11 +19,10 @@ import os, sys
 from holdfast.stores import locks
 from holdfast.stores.disk import LocalDisk
 lock, file = locks.take(sys.argv[1]), LocalDisk().create(sys.argv[2])
-child = os.fork()
-if child == 0:
+if os.fork() == 0:
+    print(os.getpid(), flush=True)
     sys.stdin.read()
     os._exit(0)
-print(child, flush=True)
 os._exit(1)
 """
 NO_ROOM = """
