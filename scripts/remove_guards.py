@@ -840,16 +840,17 @@ GUARDS = [
         WORK_PLACES,
     ),
     Guard(
-        "a forked child does not keep a working directory",
-        "engine/work_places.py",
-        "os.register_at_fork(after_in_child=_in_a_child)\n",
+        "lock: a forked child does not keep it",
+        "stores/locks.py",
+        "os.register_at_fork(before=_forking.acquire, after_in_parent=_forking.release, "
+        "after_in_child=_leave_all_to_parent)\n",
         "",
         WORK_PLACES,
     ),
     Guard(
         "a lock file that was removed is no lock",
         "engine/work_places.py",
-        "if not _is_at(self.path + LOCK, descriptor):",
+        "if not lock.is_in_place():",
         "if False:",
         WORK_PLACES,
     ),

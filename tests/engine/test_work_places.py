@@ -179,7 +179,7 @@ def test_a_lock_file_that_was_removed_meanwhile_is_no_lock(folder: Path, monkeyp
 
 def test_a_lock_file_without_words_still_locks(folder: Path, live: "subprocess.Popen[str]") -> None:
     (folder.parent / ("3" + LOCK)).write_bytes(b"")
-    with pytest.raises(PipelineError, match="another process"):
+    with pytest.raises(PipelineError, match="in use by a process that left no note"):
         HeldFolder(str(folder), ManualClock()).take()
 
 

@@ -6,26 +6,22 @@ what is held is never removed by anybody else, whatever its number says.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
-import socket
 import tempfile
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from holdfast.clock import SYSTEM_CLOCK, Clock, jitter, utc_from_ms
+from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.engine.places import local_base
 from holdfast.errors import PipelineError
+from holdfast.stores import locks
 from holdfast.stores.store import DurableCheckpointStore
 
 _PATIENCE_SECONDS = 10.0
-_POLL_SECONDS = 0.1
 LOCK = ".lock"
 _SAYS_WHERE = re.compile(r"endpoint|account_name$", re.IGNORECASE)
 """Options and variables without which one URL may be two stores. None of them is a secret."""
@@ -84,45 +80,40 @@ class HeldFolder:
     def __init__(self, path: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self.path = path
         self._clock = clock
-        self._descriptor = -1
+        self._lock: locks.Lock | None = None
 
     def take(self, patience_seconds: float = _PATIENCE_SECONDS) -> None:
         """Hold the folder. PipelineError, which names who has it, when that does not change for a while."""
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
-        until = self._clock.monotonic() + patience_seconds
-        while not self.take_if_free():
-            if self._clock.monotonic() >= until:
-                raise PipelineError(
-                    f"the working directory {self.path} is in use by {self._holder()}: end that process, or name "
-                    "another place with work_dir"
-                )
-            self._clock.sleep(_POLL_SECONDS * jitter())
+        try:
+            while not self._take(patience_seconds):
+                pass  # The lock file was removed with its folder: there is a new one to be had.
+        except locks.LockHeld as held:
+            raise PipelineError(
+                f"the working directory {self.path} is in use by {held.holder}: end that process, or name "
+                "another place with work_dir"
+            ) from None
 
     def take_if_free(self) -> bool:
         """Hold the folder if nobody does; whether it is held now."""
-        descriptor = os.open(self.path + LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _is_at(self.path + LOCK, descriptor):  # Whoever held it removed folder and lock meanwhile.
-                raise BlockingIOError
-        except BlockingIOError:
-            os.close(descriptor)
+            return self._take(0)
+        except locks.LockHeld:
             return False
-        self._descriptor = descriptor
-        _held.add(self)
-        who = {"pid": os.getpid(), "host": socket.gethostname(), "since_ms": self._clock.now_ms()}
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(who).encode(), 0)
+
+    def _take(self, patience_seconds: float) -> bool:
+        lock = locks.take(self.path + LOCK, patience=patience_seconds, clock=self._clock)
+        if not lock.is_in_place():  # Whoever held it removed folder and lock meanwhile.
+            lock.release()
+            return False
+        self._lock = lock
         return True
 
     def release(self) -> None:
         """Let go; the folder stays."""
-        descriptor, self._descriptor = self._descriptor, -1
-        _held.discard(self)
-        if descriptor >= 0:
-            with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
+        if self._lock is not None:
+            self._lock.release()
+        self._lock = None
 
     def remove_if_free(self) -> bool:
         """Remove the folder unless somebody holds it; whether it is gone."""
@@ -135,40 +126,6 @@ class HeldFolder:
         finally:
             self.release()
         return True
-
-    def forked(self) -> None:
-        """In a child: it shares the lock, and would keep it after its parent is gone."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)  # Unlocking would take it from the parent too.
-
-    def _holder(self) -> str:
-        try:
-            with open(self.path + LOCK, "rb") as file:
-                who: dict[str, Any] = json.loads(file.read())
-            since = utc_from_ms(int(who["since_ms"])).isoformat(timespec="seconds")
-            return f"process {who['pid']} on {who['host']} since {since}"
-        except (OSError, ValueError, KeyError, TypeError):
-            return "another process"
-
-
-_held: "weakref.WeakSet[HeldFolder]" = weakref.WeakSet()
-
-
-def _in_a_child() -> None:
-    for folder in list(_held):
-        folder.forked()
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_in_a_child)
-
-
-def _is_at(path: str, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def generations(root: str) -> list[str]:

@@ -77,11 +77,18 @@ class LockableFile:
 class Lock:
     """A lock file that is held, with a note in it of who holds it; empty when nobody does."""
 
-    def __init__(self, file: LockableFile, clock: Clock) -> None:
-        self._file = file
+    def __init__(self, path: str, file: LockableFile, clock: Clock) -> None:
+        self._path, self._file = path, file
         since = f"{utc_from_ms(clock.now_ms()):%Y-%m-%dT%H:%M:%SZ}"
         note = f"process {os.getpid()} on {os.uname().nodename} since {since}\n".encode()
         self._write(note)
+
+    def is_in_place(self) -> bool:
+        """Whether its file still has its name: one that was removed meanwhile keeps nobody out."""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
         """Let the next one have it. Again is fine."""
@@ -114,7 +121,7 @@ def take(path: str, *, patience: float | None = None, clock: Clock = SYSTEM_CLOC
     try:
         if not file.lock(patience, clock):
             raise LockHeld(path, _holder(file), patience)
-        return Lock(file, clock)
+        return Lock(path, file, clock)
     except BaseException:
         file.close()
         raise
