@@ -102,7 +102,6 @@ class Runner:
     def prepare(self) -> Start:
         """Recover: decide, fence, settle the sinks, restore the working directory, replay what has to be."""
         began = self._clock.monotonic()
-        self._restoring.check_writable()
         start = self._take_over()
         when = {"at_ms": self._clock.now_ms(), "seconds": round(self._clock.monotonic() - began, 4)}
         start = replace(start, report={**start.report, **when})
