@@ -91,6 +91,11 @@ chaos-matrix: java $(ARCHIVE) ## kill every kind of pipeline at every step; goes
 chaos: java $(ARCHIVE) ## random kills, damage, full disks and second writers (SECONDS=600 SEED=1)
 	$(PY) tests/chaos/random_kills.py --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
+.PHONY: simulate
+simulate: $(INSTALLED) ## random histories without Spark, judged after each step (HISTORIES=10000 SEED=1 STEPS=50 SECONDS=3600)
+	PYTHONPATH=tests $(PY) tests/simulate/run.py --histories $(or $(HISTORIES),10000) --seed $(or $(SEED),1) \
+	  --steps $(or $(STEPS),50) $(if $(SECONDS),--seconds $(SECONDS))
+
 .PHONY: guards
 guards: $(INSTALLED) ## remove one guard at a time in a copy and show which test notices
 	$(PY) scripts/remove_guards.py
