@@ -28,6 +28,8 @@ class Site(ABC):
         """What was damaged, as it was before."""
         self.hurt = 0
         """How many objects were ever damaged."""
+        self.spare = 0
+        """How many independent checkpoints there were before the first damage."""
         self.decided = 0
         """The end of what was decided here and not given up by a person, as far as anybody got to hear of it."""
         self.generation = 0
@@ -38,7 +40,7 @@ class Site(ABC):
         return DurableCheckpointStore(self.medium(gate), retain=retain, vnode_count=PARTITIONS, clock=self.clock)
 
     def copied_to(self, other: "Site") -> "Site":
-        other.originals, other.hurt = dict(self.originals), self.hurt
+        other.originals, other.hurt, other.spare = dict(self.originals), self.hurt, self.spare
         other.decided, other.generation = self.decided, self.generation
         return other
 

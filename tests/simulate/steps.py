@@ -137,7 +137,7 @@ class Draw:
 
 
 HOWS = {
-    "go back": [""],
+    "go back": ["", "", "any"],
     "damage": ["flip", "cut", "lost"],
     "fresh": ["rewind", "rewind", "append", "refuse"],
     "trouble": ["prepare broken", "commit broken", "prepare busy", "commit busy", "open broken", "rewind broken"],

@@ -1,11 +1,14 @@
 """The world of a history: stores, targets, a source that can lose its past, and the processes that run in it."""
 
+import contextlib
 import random
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from copy import deepcopy
 from typing import Any, cast
+
+import pytest
 
 import holdfast.clock
 from engine.worlds import OUTPUTS, SETTINGS, Process, World
@@ -25,11 +28,15 @@ KINDS = tuple(OUTPUTS.values())
 RULES = {name: KINDS[number % len(KINDS)] for number, name in enumerate(NAMES)}
 
 
-def seed_identifiers(seed: object) -> None:
-    """Let tokens and UUIDs follow from a seed, as in `crash_lab.begin_phase`."""
+@contextlib.contextmanager
+def simulated(seed: object) -> Iterator[None]:
+    """Let tokens and UUIDs follow from a seed."""
     generator = random.Random(str(seed))
-    holdfast.clock.os = types.SimpleNamespace(urandom=generator.randbytes)  # type: ignore[assignment]
-    holdfast.clock._last_uuid_ms = holdfast.clock._last_uuid_sequence = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(holdfast.clock, "os", types.SimpleNamespace(urandom=generator.randbytes))
+        patch.setattr(holdfast.clock, "_last_uuid_ms", 0)
+        patch.setattr(holdfast.clock, "_last_uuid_sequence", 0)
+        yield
 
 
 class SimulatedWorld(World):
