@@ -348,6 +348,13 @@ GUARDS = [
         "a living writer's staging is left alone", "stores/directory.py", "if not self._is_held(path):", "if True:"
     ),
     Guard(
+        "a late checkpoint goes unless it itself was built upon",
+        "stores/store.py",
+        "other.parent == ours",
+        "(other.parent and other.parent.id == ours.id)",
+        ENGINE,
+    ),
+    Guard(
         "the pointer counts when ids are given out",
         "stores/store.py",
         "self._medium.read_pointer() or 0, ",

@@ -184,6 +184,7 @@ class DurableCheckpointStore:
     def _withdraw(self, sealed: CheckpointManifest) -> None:
         """Take a late checkpoint out again, unless somebody knows of it: then only its writer is late to hear."""
         needed: set[str] = set()
+        ours = ParentRef(id=sealed.checkpoint_id, manifest_checksum=sealed.manifest_checksum or "")
         for id in self.list_ids():
             try:
                 other = self.load_by_id(id)
@@ -191,9 +192,8 @@ class DurableCheckpointStore:
                 return
             if other is None or id == sealed.checkpoint_id:
                 continue
-            # By its checksum: an earlier checkpoint of that id, pruned since, may have been somebody's parent.
-            ours = ParentRef(id=sealed.checkpoint_id, manifest_checksum=sealed.manifest_checksum or "")
-            if other.parent == ours or sealed.checkpoint_id in other.abandons:
+            # A parent of that id may be what stood there before it was pruned: only the checksum tells them apart.
+            if sealed.checkpoint_id in other.abandons or other.parent == ours:
                 return
             needed |= other.needed_sidecars
         stored = self._medium.read_manifest(sealed.checkpoint_id)
