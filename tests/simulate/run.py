@@ -1,7 +1,7 @@
 """Simulation (`make simulate HISTORIES=10000 SEED=1 STEPS=50 SECONDS=3600`): random histories, and what they break.
 
 Each history follows from its seed alone. One that breaks a promise is made short and printed as it can stand in
-`test_simulation.py`; at the end it is told what really happened in all of them.
+`kept.py`; at the end it is told what really happened in all of them.
 """
 
 import argparse

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from simulate.checks import ROWS, Broken, Judge
+from simulate.checks import CHECKERS, ROWS, Broken, Judge
+from simulate.kept import KEPT, OPEN
 from simulate.lives import Life, broken_by
 from simulate.shrink import as_text, shrunk
 from simulate.steps import Draw, History, Step
@@ -30,13 +31,15 @@ def test_no_history_breaks_a_promise(part: int) -> None:
             pytest.fail(f"{as_text(shrunk(history, lambda h: broken_by(h) is not None, most_runs=200))}\n{error}")
 
 
-KEPT: dict[str, History] = {}
-"""Histories that broke a promise once, by what broke."""
-
-
 @pytest.mark.parametrize("what", KEPT)
 def test_what_once_broke_holds(what: str) -> None:
     assert broken_by(KEPT[what]) is None
+
+
+@pytest.mark.xfail(reason="no way out is told yet", strict=False)
+@pytest.mark.parametrize("what", OPEN)
+def test_what_is_still_open(what: str) -> None:
+    assert broken_by(OPEN[what]) is None
 
 
 # The simulation itself
@@ -77,7 +80,7 @@ def test_every_kind_of_step_is_drawn_and_does_something() -> None:
     done: set[str] = set()
     drawn: set[str] = set()
     for seed in range(40):
-        life = Life(Draw(seed).history(50))
+        life = Life(Draw(seed).history(50), Judge(CHECKERS))
         life.run()
         done |= life.done.keys()
         drawn |= {step.do for step in life.history.steps} | {step.meets for step in life.history.steps}
