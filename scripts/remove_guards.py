@@ -469,6 +469,12 @@ GUARDS = [
         ENGINE,
     ),
     Guard(
+        "a verified checkpoint is whole",
+        "stores/verification.py",
+        "                yield from self._incomplete(manifest, files)\n",
+        "",
+    ),
+    Guard(
         "a gap in a sink is refused",
         "engine/settling.py",
         "    if at != token.previous:\n        raise _gap(name, at, token.previous)\n",

@@ -285,6 +285,12 @@ def test_a_recorded_version_that_the_table_gave_up_stops_the_replay_and_names_th
     _, recorded = life(spec).start().epoch(7)
     spec.versions = {1: "new"}
     clock.advance(600)
+    asked = life(spec)
+    asked.tables.look(recorded)
+    before = asked.copies
+    with pytest.raises(SourceHistoryLost, match=r"epoch 7 .* table 't' at version 0"):
+        asked.tables.ask({}, [RecordedEpoch(7, {TABLES_PART: pins_to_part(recorded)}, "a test")])
+    assert asked.copies == before
     here = life(spec).start(recorded, generation=2)
     with pytest.raises(
         SourceHistoryLost, match=r"epoch 7 .* table 't' at version 0, .* version 0 was vacuumed\..*--from"

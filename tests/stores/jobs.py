@@ -1,6 +1,7 @@
 """A pretended streaming job: operators whose state is files, checkpointed incrementally."""
 
 import hashlib
+from collections.abc import Mapping
 from uuid import UUID
 
 from holdfast import CheckpointManifest
@@ -33,9 +34,10 @@ class Job:
         """Add or change files."""
         self.state.setdefault(operator, {}).update(files)
 
-    def seal(self, id: int) -> CheckpointManifest:
-        """Seal the state as it is now."""
-        progress = ProgressRecord(TIMELINE, id, id, 1, parts={f"offsets/{id - 1}": f"range of epoch {id}".encode()})
+    def seal(self, id: int, parts: Mapping[str, bytes] | None = None) -> CheckpointManifest:
+        """Seal the state as it is now; `parts` are further ones of the progress record."""
+        recorded = {f"offsets/{id - 1}": f"range of epoch {id}".encode(), **(parts or {})}
+        progress = ProgressRecord(TIMELINE, id, id, 1, parts=recorded)
         operators = {
             name: [captured(path, data) for path, data in files.items()] for name, files in self.state.items()
         }

@@ -14,6 +14,7 @@ from holdfast import (
     TransientStoreError,
     UnsupportedVersion,
 )
+from holdfast.core.completeness import EXPECTED_PART, Expected, OperatorStores
 from holdfast.core.dependencies import CheckpointDependencies
 from holdfast.core.manifest import checksum_of
 from holdfast.core.sidecar import build_sidecar
@@ -405,3 +406,28 @@ def test_validation_reports_the_bytes_it_read(store: DurableCheckpointStore) -> 
     read: list[int] = []
     store.validate_checkpoint(1, on_bytes=read.append)
     assert sum(read) == len(state_of(1))
+
+
+# Whole or not
+
+
+def spark_parts(epoch: int, partitions: int) -> dict[str, bytes]:
+    """Return what Spark needs beside the state, and that every partition of one operator is to be there."""
+    expected = Expected({"0": OperatorStores(partitions)})
+    before = {f"offsets/{epoch - 2}": b"v1\n{}\n"} if epoch > 1 else {}
+    return {"metadata": b"{}", f"commits/{epoch - 1}": b"v1\n{}", EXPECTED_PART: expected.to_part(), **before}
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_sound_checkpoint_that_lacks_a_partition_is_no_checkpoint(
+    store: DurableCheckpointStore, partitions: int
+) -> None:
+    """Its files were on another disk when the epoch was sealed: every byte that is here is as it was."""
+    job = Job(store)
+    for id, files in ((1, {"state/0/0/1.delta": b"one"}), (2, {"state/0/0/2.delta": b"two"})):
+        job.write("state/0", {"state/0/_metadata/metadata": b"operator", **files})
+        job.seal(id, spark_parts(id, 1 if id == 1 else partitions))
+    if partitions == 1:
+        assert store.validate_checkpoint(2).valid
+    else:
+        assert_damaged(store, 2, "state/0/1 is missing")

@@ -10,7 +10,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from holdfast.clock import Clock
@@ -87,6 +87,17 @@ class ReferenceTables:
         """
         self._pins = pins_of(recorded)
         return {name: self._in_use(name) for name in self._uses}
+
+    def ask(self, chosen: Mapping[str, ConnectorCheckpoint], replays: Iterable[RecordedEpoch]) -> None:
+        """Raise `SourceHistoryLost` if an epoch that is to be replayed was joined with a version that is gone.
+
+        Writes nothing into the store: it need not be ours yet.
+        """
+        before = pins_of(chosen)
+        for record in replays:
+            pins = {**before, **pins_in_part(record.parts.get(TABLES_PART, b"{}"))}
+            for name in self._uses.keys() & pins.keys():
+                self._recorded(name, record.epoch, pins[name])
 
     def taken_over(self, owner: Owner, chosen: Mapping[str, ConnectorCheckpoint]) -> None:
         """Go on from a checkpoint: with what was just read from a table, otherwise with what the checkpoint says.

@@ -151,6 +151,7 @@ class Runner:
             exists = spark_exists(self._spark)
             for record in intent.settling.replay.epochs:
                 refuse_lost_files(record.parts, self.built.inputs, exists)
+            self._tables.ask(intent.decision.chosen, intent.settling.replay.epochs)
 
     def _restore(self, start: Start) -> None:
         self._tables.taken_over(start.owner, start.chosen)

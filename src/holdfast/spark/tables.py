@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -45,6 +45,10 @@ class EpochTables:
         self._selects.schemas = selected_schemas(self._definition, schemas, images, spark)
         of_views = {name: schemas[sink.output] for name, sink in self._definition.sinks.items()}
         return {**of_views, **self._selects.schemas}
+
+    def ask(self, chosen: CheckpointManifest | None, replays: Iterable[RecordedEpoch]) -> None:
+        """Refuse a start whose replays need a version that is gone. Changes nothing."""
+        self._reference.ask(chosen.table_offsets if chosen else {}, replays)
 
     def taken_over(self, owner: Owner, chosen: CheckpointManifest | None) -> None:
         """Go on from a checkpoint in a store that is ours. Scratch files of those who are gone go too."""

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.clock import Clock
-from holdfast.core import canonical_json
+from holdfast.core import canonical_json, completeness
 from holdfast.core.checksums import sidecar_digest, state_checksum
 from holdfast.core.manifest import CheckpointManifest, checksum_of
 from holdfast.core.sidecar import StateFile
@@ -116,7 +116,18 @@ class Verifier:
             yield from wrong
             if not wrong:
                 known.update(f for f in files if f.location is not None and f.location.sidecar == manifest.sidecar)
+                yield from self._incomplete(manifest, files)
             yield from self._wrong_digests(manifest, files, on_bytes, known)
+
+    def _incomplete(self, manifest: CheckpointManifest, files: Iterable[StateFile]) -> Iterator[str]:
+        """Yield what a start from here would miss, although everything that is here is sound."""
+        if manifest.sidecar is None:
+            return
+        try:
+            progress = self._reader.progress(manifest.sidecar)
+        except CorruptCheckpoint:
+            return  # Another system's checkpoint has none: what that needs is not known here.
+        yield from completeness.problems(progress.epoch, progress.parts, {file.path for file in files})
 
     def damage_in(
         self, manifest: CheckpointManifest, sidecars: Collection[str], on_bytes: ByteProgress = lambda count: None
