@@ -69,6 +69,7 @@ class Task:
     key: str
     mutant: Mutant
     tests: Sequence[str]
+    left_out: int
     limit: float
     digest: str
 
@@ -138,7 +139,14 @@ def task_of(
         seconds += test.seconds
         names.append(test.test)
     said = "\n".join(f"{name} {digests[name.partition('::')[0]]}" for name in sorted(names))
-    return Task(key, mutant, names, least + _SLOWER * seconds, hashlib.sha256(said.encode()).hexdigest()[:16])
+    return Task(
+        key,
+        mutant,
+        names,
+        len(reach) - len(names),
+        least + _SLOWER * seconds,
+        hashlib.sha256(said.encode()).hexdigest()[:16],
+    )
 
 
 # --- in the workers
@@ -163,7 +171,7 @@ def record(test_file: str, heavy: bool, deadline: float) -> str:
     if heavy:
         environment[covering.ALSO_HEAVY] = "1"
     into.write_text("")
-    tree.pytest(["-p", "mutation.covering", "--maxfail=1000", test_file], limit, environment)
+    tree.pytest(["-p", "mutation.covering", "--maxfail=1000", test_file], limit, environment=environment)
     covering.finish(into, tree.place / test_file, tree.sources)
     return test_file
 
@@ -179,7 +187,7 @@ def attempt(task: Task, deadline: float) -> Trial | None:
     if not task.tests:
         return Trial(task.key, source, task.digest, "unreached")
     with tree.changed(task.mutant.file, task.mutant.applied(path.read_text())):
-        run = tree.pytest(task.tests, limit)
+        run = tree.pytest(task.tests, 60.0 + 10.0 * limit, cpu=limit)
     if run.code in (5, 70):
         raise RuntimeError(f"no test could be run for {task.key}: {run.failed}")
     status = "out of time" if run.code is None else "survived" if run.code == 0 else "killed"
@@ -266,7 +274,8 @@ def tell(tasks: Sequence[Task], trials: dict[str, Trial], seed: int, *, whole_ru
     to_do = [task for task in living if task.mutant.name not in reasons]
     for task in sorted(to_do, key=lambda task: (task.mutant.file, task.mutant.start)):
         place = f"src/holdfast/{task.mutant.file}:{task.mutant.number}"
-        print(f"\n{place}: {task.mutant.within}: {trials[task.key].status}, {len(task.tests)} tests")
+        left_out = f", {task.left_out} slower ones were not asked" if task.left_out else ""
+        print(f"\n{place}: {task.mutant.within}: {trials[task.key].status}, {len(task.tests)} tests{left_out}")
         print(task.mutant.difference((SOURCES / task.mutant.file).read_text()))
     counts = Counter(trials[task.key].status for task in tasks if task.key in trials)
     print(
@@ -296,7 +305,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="draws the sample")
     parser.add_argument("--total", type=int, default=AT_LEAST, help="how many mutants, with the sample")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
-    parser.add_argument("--tests-seconds", type=float, default=60.0, help="at most so much of tests for one mutant")
+    parser.add_argument("--tests-seconds", type=float, default=120.0, help="at most so much of tests for one mutant")
     parser.add_argument("--heavy", action="store_true", help="also tests that need a JVM, a server or a browser")
     return run(parser.parse_args(arguments))
 

@@ -106,13 +106,14 @@ def test_the_quickest_tests_of_a_line_come_first_and_there_is_an_end() -> None:
     ]
     task = mutate.task_of("key", mutant, tests, {"tests/a.py": "digest"}, 30)
     assert task.tests == ["tests/a.py::quick", "tests/a.py::third"]
+    assert task.left_out == 1
     assert mutate.task_of("key", mutant, tests[:1], {"tests/a.py": "digest"}, 30).tests == ["tests/a.py::slow"]
     assert mutate.task_of("key", mutant, [], {}, 30).tests == []
 
 
 def test_a_trial_is_repeated_when_the_module_or_tests_that_noticed_nothing_are_others() -> None:
     mutant = mutants_of("core/planning.py", (mutate.SOURCES / "core/planning.py").read_text())[0]
-    task = mutate.Task("key", mutant, ["tests/a.py::t"], 1.0, "tests")
+    task = mutate.Task("key", mutant, ["tests/a.py::t"], 0, 1.0, "tests")
     now = covering.digest(mutate.SOURCES / "core/planning.py")
     assert mutate.still_true(mutate.Trial("key", now, "tests", "survived"), task)
     assert mutate.still_true(mutate.Trial("key", now, "other tests", "killed"), task)

@@ -6,7 +6,9 @@ code. No run writes compiled files: a change within one second that keeps a file
 
 import contextlib
 import importlib
+import math
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -22,6 +24,8 @@ _PRELOADED = (
     "pandas", "obstore.store", "boto3", "moto.server", "typer", "rich", "fastapi", "uvicorn", "httpx", "yaml",
     "pyspark.sql", "adbc_driver_sqlite.dbapi", "deltalake",
 )  # fmt: skip
+
+Environment = dict[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -62,13 +66,20 @@ class Tree:
         finally:
             path.write_text(before)
 
-    def pytest(self, arguments: Sequence[str], limit: float, environment: dict[str, str] | None = None) -> Run:
-        """Run tests in a fork of this process; after `limit` seconds it is killed with all it started."""
+    def pytest(
+        self, arguments: Sequence[str], limit: float, *, cpu: float | None = None, environment: Environment = None
+    ) -> Run:
+        """Run tests in a fork of this process; after `limit` seconds it is killed with all it started.
+
+        `cpu` is how many of them it may be busy: whether a loop has no end must not depend on who else is at work.
+        """
         output = self.place / "output.txt"
         child = os.fork()
         if child == 0:
             os.setsid()
             os.environ.update(environment or {})
+            if cpu is not None:
+                resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(cpu), math.ceil(cpu) + 5))
             self._be_pytest(arguments, output)
         try:
             code = _ended(child, limit)
@@ -77,6 +88,8 @@ class Tree:
                 os.killpg(child, signal.SIGKILL)  # Our own child, and what it started in its session.
         if code is None:
             os.waitpid(child, 0)
+        elif code < 0:
+            code = None  # The system ended it, for it was busy for too long.
         text = output.read_text(errors="replace")
         return Run(
             code, next((line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))), text[-300:])
