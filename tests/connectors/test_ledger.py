@@ -6,8 +6,8 @@ from uuid import UUID
 import pytest
 
 from connectors.targets import TIMELINE
-from holdfast.connectors.ledger import REWINDS, LedgerRecord, claim, fenced, must_commit
-from holdfast.core.contracts import OnForeign, Owner, Token
+from holdfast.connectors.ledger import REWINDS, LedgerRecord, claim, fenced, must_commit, rewind_forward_only
+from holdfast.core.contracts import OnForeign, Owner, RewindOutcome, Token
 from holdfast.errors import Fenced, ForeignTimeline, SinkError
 
 OTHER = UUID("01890a5d-ac96-774b-bcce-000000000001")
@@ -82,6 +82,13 @@ def test_a_rewind_to_where_it_stands_or_beyond_moves_nothing(epoch: int) -> None
     assert (same.epoch, same.range_digest, same.rewinds, same.rewound_to) == (5, "r5", 3, epoch)
     with pytest.raises(SinkError, match="another source range"):
         must_commit(same, OWNER, token(5, 4, "other"))
+
+
+def test_a_target_that_keeps_what_it_showed_is_only_rewound_to_where_it_stands_or_beyond() -> None:
+    """Goal: rows that cannot be taken back are never taken for gone. Method: before, at and after the epoch."""
+    found = [rewind_forward_only(RECORD, epoch) for epoch in (4, 5, 6)]
+    assert found == [RewindOutcome.IMPOSSIBLE, RewindOutcome.DONE, RewindOutcome.DONE]
+    assert rewind_forward_only(None, 0) is RewindOutcome.DONE
 
 
 # --- a claim
