@@ -171,8 +171,9 @@ def record(test_file: str, heavy: bool, deadline: float) -> str:
     if heavy:
         environment[covering.ALSO_HEAVY] = "1"
     into.write_text("")
-    tree.pytest(["-p", "mutation.covering", "--maxfail=1000", test_file], limit, environment=environment)
-    covering.finish(into, tree.place / test_file, tree.sources)
+    run = tree.pytest(["-p", "mutation.covering", "--maxfail=1000", test_file], limit, environment=environment)
+    if run.code is not None or limit == _RECORD_LIMIT:  # What was cut off for today is begun again.
+        covering.finish(into, tree.place / test_file, tree.sources)
     return test_file
 
 
