@@ -484,8 +484,8 @@ GUARDS = [
     Guard(
         "a commit checks the generation",
         "connectors/ledger.py",
-        "if record is None or not record.belongs_to(owner):",
-        "if record is None or record.timeline != owner.timeline:",
+        "    if record is None or not record.belongs_to(owner):\n",
+        "    if record is None or record.timeline != owner.timeline:\n",
         SINKS,
     ),
     Guard(
@@ -687,8 +687,8 @@ GUARDS = [
     Guard(
         "only lower attempts are aborted",
         "connectors/staging.py",
-        "        return self.nonce == other.nonce and self.attempt < other.attempt\n",
-        "        return True\n",
+        "self.nonce == other.nonce and self.attempt < other.attempt",
+        "True",
         SINKS,
     ),
     Guard(

@@ -229,7 +229,7 @@ def test_a_lost_answer_to_anything_else_asks_for_another_try(way: Way, tmp_path:
     way.cut_at = ("server", b"COMMIT\0")
     with pytest.raises(RetryableSinkError):
         writer.sink.open(Owner("shop", TIMELINE, 2))
-    assert writer.sink.open(Owner("shop", TIMELINE, 2)) == LedgerState(TIMELINE, 2, 0, None)
+    assert writer.sink.open(Owner("shop", TIMELINE, 2)) == LedgerState(TIMELINE, 2, 0, None, rewound_in=1)
     with pytest.raises(SinkError, match="before the target was rewound"):
         writer.commit(token)
 

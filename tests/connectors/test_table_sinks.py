@@ -131,6 +131,21 @@ def test_asking_says_what_opening_says(database: Database) -> None:
         claim(database, 2)
 
 
+def test_another_process_of_the_same_generation_is_told_before_it_starts(database: Database) -> None:
+    """A copied store gives two processes one generation; the first of them to come owns the table."""
+    first = bound(database.append, database.directory)
+    opened = first.open(Owner("shop", TIMELINE, 2, "aaaaaaaa"))
+    copied = bound(database.append, database.directory)
+    owner = Owner("shop", TIMELINE, 2, "bbbbbbbb")
+    for act in (copied.can_claim, copied.open):
+        with pytest.raises(Fenced, match="another process of generation 2"):
+            act(owner)
+    assert copied.ledger() == opened
+    assert first.can_claim(Owner("shop", TIMELINE, 2, "aaaaaaaa")) == opened
+    copied.close()
+    first.close()
+
+
 @pytest.mark.parametrize(
     ("on_foreign", "epoch"), [(OnForeign.REWIND, 0), (OnForeign.ADOPT, 4), (OnForeign.APPEND, 0)]
 )
