@@ -485,7 +485,7 @@ GUARDS = [
         "a commit checks the generation",
         "connectors/ledger.py",
         "    if record is None or not record.belongs_to(owner):\n",
-        "    if record is None or record.timeline != owner.timeline:\n",
+        "    if record is None:\n",
         SINKS,
     ),
     Guard(
@@ -687,9 +687,23 @@ GUARDS = [
     Guard(
         "only lower attempts are aborted",
         "connectors/staging.py",
-        "self.nonce == other.nonce and self.attempt < other.attempt",
-        "True",
+        "        return self.nonce == other.nonce and self.attempt < other.attempt",
+        "        return self.nonce == other.nonce",
         SINKS,
+    ),
+    Guard(
+        "an abort leaves rows of another process of its generation",
+        "connectors/staging.py",
+        "        return self.nonce == other.nonce and self.attempt < other.attempt",
+        "        return self.attempt < other.attempt",
+        SINKS,
+    ),
+    Guard(
+        "a target belongs to one process of a generation",
+        "connectors/ledger.py",
+        "        if found.generation == owner.generation and found.nonce != owner.nonce:\n",
+        "        if False:\n",
+        STARTS_WITH_FOREACH,
     ),
     Guard(
         "a replay compares the range",
@@ -2403,7 +2417,7 @@ GUARDS = [
 
 def without(guard: Guard, place: Path) -> None:
     """Copy the project to `place` and take the guard out."""
-    for folder in ("src", "tests"):
+    for folder in ("src", "tests", "docs"):
         shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", place)
     path = place / "src" / "holdfast" / guard.file

@@ -260,6 +260,26 @@ def test_an_abort_removes_only_lower_attempts(target: Target, tmp_path: Path, se
     assert seen() == orders(2, 9)
 
 
+def test_an_abort_leaves_what_another_process_of_its_generation_staged(
+    target: Target, tmp_path: Path, seen: Any
+) -> None:
+    """Goal: of two copies of a store none loses the other's rows. Method: a higher attempt, by another process."""
+    writer = Writer(target, tmp_path, nonce="0000000a")
+    token = writer.prepare(1, orders(1))
+    writer.sink.abort(replace(writer.ref(1, 5), nonce="0000000b"))
+    assert writer.commit(token) is DONE
+    assert seen() == orders(1)
+
+
+def test_a_process_of_equal_generation_may_not_claim_the_target(target: Target, tmp_path: Path, seen: Any) -> None:
+    writer = Writer(target, tmp_path, nonce="0000000a")
+    token = writer.prepare(1, orders(1))
+    with pytest.raises(Fenced):
+        Writer(target, tmp_path, nonce="0000000b")
+    assert writer.commit(token) is DONE
+    assert seen() == orders(1)
+
+
 def test_an_abort_never_touches_committed_rows(target: Target, tmp_path: Path, seen: Any) -> None:
     Writer(target, tmp_path, 1).write(1, orders(1, 2))
     heir = Writer(target, tmp_path, 2)
