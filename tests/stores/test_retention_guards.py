@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import CheckpointManifest, TransientStoreError
+from holdfast import CheckpointManifest, Fenced, TransientStoreError
+from holdfast.core.manifest import ParentRef
 from holdfast.core.names import sidecar_name
 from holdfast.stores.medium import Medium
 from holdfast.stores.store import DurableCheckpointStore
@@ -209,3 +210,58 @@ def test_a_prune_that_dies_leaves_nothing_without_its_bytes(place: Place) -> Non
     assert removed[0] == 2
     assert job.restored(3) == job.state
     assert all(other.validate_checkpoint(id).valid for id in other.list_ids())
+
+
+# What a start goes on from
+
+
+def draft_fence(store: DurableCheckpointStore, of: int, id: int) -> CheckpointManifest:
+    """Return what a start is about to seal."""
+    base = loaded(store, of)
+    parent = ParentRef(id=of, manifest_checksum=base.manifest_checksum or "")
+    later = list(range(of + 1, id))
+    return base.model_copy(update={"checkpoint_id": id, "kind": "fence", "parent": parent, "abandons": later})
+
+
+def test_a_fence_whose_base_was_just_pruned_is_not_sealed(place: Place) -> None:
+    other = place.open()
+    seal(other, 1, 2, 3, 4)
+    fence = draft_fence(other, 1, 5)
+    store = place.interposed("replace_manifest", lambda: other.prune(1))
+    with pytest.raises(Fenced, match="checkpoint 1 was removed before checkpoint 5 could go on from it; nothing was"):
+        store.save(fence)
+    assert store.list_ids() == [3, 4]
+    assert store.recover_latest_validated().chosen_id == 4
+
+
+def test_a_base_stays_until_anything_stands_under_the_id_of_the_fence(store: DurableCheckpointStore) -> None:
+    """Goal: a start that died in between holds nothing for ever."""
+    seal(store, 1, 2, 3, 4)
+    store._hold_base(draft_fence(store, 1, 5))
+    store.prune(1)
+    assert store.list_ids() == [1, 3, 4]
+    seal(store, 5)
+    store.prune(1)
+    assert 1 not in store.list_ids()
+
+
+def test_a_fence_is_found_again_although_its_base_is_gone(store: DurableCheckpointStore) -> None:
+    """Goal: a seal whose answer was lost is repeated. Method: its base is pruned in between."""
+    seal(store, 1, 2, 3, 4)
+    fence = draft_fence(store, 1, 5)
+    sealed = store.save(fence)
+    seal(store, 6, abandons=fence.abandons)
+    store.prune(1)
+    assert store.list_ids() == [5, 6]
+    assert store.save(fence) == sealed
+    assert store.validate_checkpoint(5).valid
+    assert sealed.held_until is None
+
+
+def test_a_start_that_goes_on_from_the_newest_holds_nothing(place: Place) -> None:
+    """Goal: what every start does costs nothing more. Method: count what is replaced."""
+    replaced: list[int] = []
+    store = place.open(medium=Before(place.medium(), "replace_manifest", lambda id, *rest: replaced.append(id)))
+    seal(store, 1, 2)
+    store.save(draft_fence(store, 2, 3))
+    assert replaced == []
