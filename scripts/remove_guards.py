@@ -67,6 +67,7 @@ WORK_PLACES = ("tests/engine/test_work_places.py",)
 HISTORY = ("tests/engine/test_history_observer.py",)
 CONTROLS = ("tests/connectors/test_source_controls.py",)
 SOURCE_FILES = ("tests/spark/test_source_files.py", "-k", "not other_file_systems")
+RETENTION = ("tests/stores/test_store_retention.py", "-k", "not s3")
 REPLAYS = ("tests/interfaces/test_transfer_replays.py",)
 POLLED = ("tests/interfaces/test_http_checkpoint_api.py", "-k", "storage_that_hangs")
 
@@ -218,12 +219,14 @@ GUARDS = [
         "stores/retention.py",
         "        every_sidecar = frozenset[str]() if plan.sidecars_may_go else frozenset(self._medium.sidecars())\n",
         "        every_sidecar = frozenset[str]()\n",
+        RETENTION,
     ),
     Guard(
         "no sidecar goes as an orphan while a manifest is unreadable",
         "stores/survey.py",
         "return self._unknown > 0 or",
         "return",
+        ("tests/stores/test_retention_guards.py", "-k", "not s3"),
     ),
     Guard(
         "a needed sidecar outlives its checkpoint",

@@ -167,6 +167,26 @@ def test_a_fence_sealed_while_pruning_keeps_what_it_needs(place: Place) -> None:
     assert store.recover_latest_validated().chosen_id == 6
 
 
+def test_a_manifest_that_turns_up_damaged_while_cleaning_keeps_every_sidecar(place: Place) -> None:
+    """Goal: nobody knows what it needs. Method: bytes without a manifest, and a fence that cannot be read."""
+    other = place.open()
+    seal(other, 1, 2, 3)
+    stored = other.medium.read_manifest(1)
+    assert stored is not None
+    kept = loaded(other, 1)
+    other.medium.remove_checkpoint(1, stored.version, frozenset({sidecar_name(1)}))
+
+    def seal_unreadably() -> None:
+        other.save(kept.model_copy(update={"checkpoint_id": 4, "kind": "fence"}))
+        good.append(place.get(place.manifest(4)))
+        place.put(place.manifest(4), b"garbage")
+
+    good: list[bytes] = []
+    place.open(medium=Before(place.medium(), "sidecars", seal_unreadably)).cleanup_orphans()
+    place.put(place.manifest(4), good[0])
+    assert other.validate_checkpoint(4).valid
+
+
 def test_what_was_given_up_by_one_that_was_given_up_can_be_gone_back_to(
     store: DurableCheckpointStore, place: Place
 ) -> None:
