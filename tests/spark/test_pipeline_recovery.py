@@ -150,13 +150,15 @@ def test_a_second_writer_takes_over_and_the_first_is_told(step: str, lab: Labs, 
     assert here.contents() == undisturbed("windows", 3)
 
 
-def test_a_writer_whose_working_directory_was_taken_is_told_who_won(lab: Labs, undisturbed: Undisturbed) -> None:
-    """Whoever takes over removes the working directories of those before it."""
+def test_a_writer_that_was_replaced_keeps_its_directory_and_is_told_who_won(
+    lab: Labs, undisturbed: Undisturbed
+) -> None:
+    """Whoever takes over removes what earlier generations left, but nothing that a living process uses."""
     here = lab("windows")
     here.add(0, 3)
 
     class SecondWriter:
-        ran = False
+        ran, left = False, [""]
 
         def on_event(self, event: Any) -> None:
             if isinstance(event, EpochCommitted) and event.epoch == 2 and not self.ran:
@@ -164,10 +166,14 @@ def test_a_writer_whose_working_directory_was_taken_is_told_who_won(lab: Labs, u
                 second = here.pipeline().runner(StartOptions())
                 second.prepare()
                 second.close()
+                self.left = sorted(path.name for path in here.work.iterdir() if path.is_dir())
 
+    replacing = SecondWriter()
     with pytest.raises(Fenced, match="another writer"):
-        here.pipeline().run(once=True, observers=[SecondWriter()])
+        here.pipeline().run(once=True, observers=[replacing])
+    assert replacing.left == ["1", "2"]
     assert here.run()
+    assert sorted(path.name for path in here.work.iterdir() if path.is_dir()) == ["3"]
     assert here.contents() == undisturbed("windows", 3)
 
 

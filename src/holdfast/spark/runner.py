@@ -268,7 +268,7 @@ class Runner:
             raise fenced from failure
 
     def replaced_by(self, failure: BaseException) -> Fenced | None:
-        """Whoever takes over removes our working directory: whatever failed then, this is why."""
+        """Whoever takes over changes what we work with: whatever failed then, this is why."""
         if isinstance(failure, Fenced) or not isinstance(failure, Exception) or not hasattr(self, "_writer"):
             return None
         with contextlib.suppress(CheckpointStoreError):
