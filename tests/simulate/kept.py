@@ -123,3 +123,9 @@ OPEN = {
     ),
 }
 """Refusals that nobody gets out of yet, each after damage or a decision by hand; no row is lost or shown twice."""
+
+OPEN_SEEDS = {
+    204: "late and not told because the newest manifest is damaged",
+    259: "an old token after the target was told of a way back",
+}
+"""Seeds of the short histories that meet what is open."""

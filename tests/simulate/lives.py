@@ -199,7 +199,7 @@ class Life(Deeds):
             )
 
     def _somebody_came(self, process: SimulatedProcess) -> bool:
-        return self.world.started > process.number or self.done["decided by hand"] > 0
+        return self.world.started > 1 or self.done["decided by hand"] > 0
 
     # looking ahead
 
