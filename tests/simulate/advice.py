@@ -92,6 +92,9 @@ def _about_a_sink(
     if isinstance(error, SinkBehind) and (found := re.search(r"checkpoint of epoch (\d+)", text)):
         ids = [id for id, epoch in world.site.store().list() if epoch == int(found[1])]
         return replace(options, from_id=ids[-1]) if ids else None
+    if found := re.search(r"Go back with --from to a checkpoint before epoch (\d+)", text):
+        ids = [id for id, epoch in world.site.store().list() if 0 < epoch < int(found[1])]
+        return replace(options, from_id=ids[-1]) if ids else None
     if "is broken" in text or "is busy" in text:
         target.failing.clear()
         return options
