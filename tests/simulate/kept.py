@@ -92,6 +92,35 @@ KEPT = {
 }
 
 OPEN = {
+    "a range that nobody decided, after a copy of the store ran on": History(
+        5202,
+        "bucket",
+        None,
+        (
+            Step("run"),
+            Step("run"),
+            Step("run", count=3),
+            Step("switch"),
+            Step("run"),
+            Step("take again"),
+            Step("sinks", pick=266, how="renamed"),
+            Step("fresh", how="rewind", meets="before"),
+            Step("run", count=2),
+            Step("wake"),
+            Step("take again"),
+            Step("run"),
+            Step("take again"),
+            Step("run"),
+            Step("run", count=3),
+            Step("run", count=3),
+            Step("run", meets="torn"),
+            Step("copy"),
+            Step("run"),
+            Step("run"),
+            Step("switch", pick=277),
+            Step("sinks", how="renamed"),
+        ),
+    ),
     "late and not told because the newest manifest is damaged": History(
         1361,
         "bucket",
@@ -122,7 +151,7 @@ OPEN = {
         ),
     ),
 }
-"""Refusals that nobody gets out of yet, each after damage or a decision by hand; no row is lost or shown twice."""
+"""What still breaks: a loss with two copies of a store, and refusals after damage that nobody gets out of."""
 
 OPEN_SEEDS = {
     204: "late and not told because the newest manifest is damaged",

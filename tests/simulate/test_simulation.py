@@ -36,7 +36,7 @@ def test_what_once_broke_holds(what: str) -> None:
     assert broken_by(KEPT[what]) is None
 
 
-@pytest.mark.xfail(reason="no way out is told yet", strict=False)
+@pytest.mark.xfail(reason="found, not mended yet", strict=False)
 @pytest.mark.parametrize("what", OPEN)
 def test_what_is_still_open(what: str) -> None:
     assert broken_by(OPEN[what]) is None
