@@ -82,6 +82,8 @@ class Judge:
         """Look at where a start goes on that nobody told to go back: nothing that was decided is done again."""
         if process.options.from_id is not None or process.options.fresh or process.site.hurt:
             return
+        if len(process.simulated.sites) > 1:
+            return  # The other copy may have gone back, and the ledgers tell.
         decided = process.site.decided
         self.demand(
             ROWS,
