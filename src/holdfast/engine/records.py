@@ -84,11 +84,26 @@ def find_replay(
             break
         found.append(record)
         reached = epoch
+    while found and _is_passed(reached, ledgers) and not _is_vouched_for(found[-1], ledgers):
+        reached = found.pop().epoch - 1
     lost = reached < wanted
     known = {epoch: id for epoch, id in decision.sequel.checkpoints.items() if epoch in sealed and epoch <= reached}
     sequel = Sequel(known, reached if lost else decision.sequel.given_up_after)
     epochs = tuple(replace(record, sequel=sequel.after(record.epoch)) for record in found)
     return Replay(epochs, reached, lost, sequel)
+
+
+def _is_passed(epoch: int, ledgers: Mapping[str, LedgerState]) -> bool:
+    """Whether some sink shows more, and will be rewound."""
+    return any(ledger.epoch > epoch for ledger in ledgers.values())
+
+
+def _is_vouched_for(record: RecordedEpoch, ledgers: Mapping[str, LedgerState]) -> bool:
+    """Whether it is certain that the epoch had this range: it was decided, or a sink stands there and can compare.
+
+    A sink that is rewound to an epoch knows no range of it: it would take any for the one that it shows.
+    """
+    return record.decided or any(ledger.epoch == record.epoch for ledger in ledgers.values())
 
 
 def _has_range(record: RecordedEpoch) -> bool:
