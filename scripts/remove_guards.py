@@ -1817,7 +1817,7 @@ GUARDS = [
         "connectors/kafka/sink.py",
         "self._markers(wait=False)",
         "self._markers()",
-        (*KAFKA_FAILS, "-k", "killed_writer"),
+        (*KAFKA_FAILS, "-k", "still_open"),
     ),
     Guard(
         "Kafka sink: rows are sent as they were prepared",

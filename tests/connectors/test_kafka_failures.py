@@ -24,7 +24,7 @@ from connectors.targets import BY_NAME, OTHER_TIMELINE, TIMELINE, Writer, bound,
 from holdfast.connectors import spool
 from holdfast.connectors.kafka import sink as kafka_sink
 from holdfast.connectors.kafka.ledger import KafkaLedger
-from holdfast.core.contracts import CommitOutcome, LedgerState, OnForeign, Owner, RewindOutcome
+from holdfast.core.contracts import CommitOutcome, LedgerState, OnForeign, Owner, RewindOutcome, Sink
 from holdfast.errors import Fenced, RetryableSinkError, SinkError, UnknownOutcome
 from marks import long
 
@@ -53,6 +53,13 @@ def impatient_writer(directory: Path) -> Writer:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kafka_sink, "_PATIENCE_SECONDS", 3.0)
         return Writer(TARGET, directory)
+
+
+def impatient(directory: Path) -> Sink:
+    """Return a sink that waits for less than the broker does with an open transaction."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kafka_sink, "_PATIENCE_SECONDS", 3.0)
+        return bound(TARGET, directory)
 
 
 def in_order(directory: Path) -> list[dict[str, Any]]:
@@ -98,9 +105,7 @@ def test_whoever_comes_after_a_killed_writer_shows_its_rows_once(tmp_path: Path,
     command = [sys.executable, script, str(tmp_path), moment, json.dumps(token.to_json_value())]
     assert subprocess.run(command, timeout=120).returncode == -9
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kafka_sink, "_PATIENCE_SECONDS", 3.0)  # Less than the broker's with an open transaction.
-        asked = bound(TARGET, tmp_path)
+    asked = impatient(tmp_path)
     claimed = asked.can_claim(Owner("shop", TIMELINE, 2))
     assert asked.can_rewind(1) is (RewindOutcome.DONE if claimed.epoch == 1 else RewindOutcome.IMPOSSIBLE)
     heir = Writer(TARGET, tmp_path, 2)
@@ -264,6 +269,8 @@ def test_nobody_answers_for_a_transaction_that_is_still_open(tmp_path: Path) -> 
         with pytest.raises(RetryableSinkError, match="A transaction is open there") as caught:
             writer.sink.ledger()
         asked.append(str(caught.value))
+        # Whoever starts now ends that transaction, and need not wait for it.
+        assert impatient(tmp_path).can_claim(Owner("shop", TIMELINE, 2)) == LedgerState(TIMELINE, 2, 0, None)
 
     with watched_producers(once("before commit_transaction", ask)):
         assert writer.commit(token) is DONE
