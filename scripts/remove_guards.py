@@ -478,6 +478,21 @@ GUARDS = [
         "",
     ),
     Guard(
+        "files of epochs that are passed over are looked for",
+        "spark/runner.py",
+        "[*replay.epochs, *passed_over(self.store, intent.decision, replay.reached)]",
+        "replay.epochs",
+        ("tests/spark/test_refused_starts.py",),
+    ),
+    Guard(
+        "a range that nobody decided is not replayed beside a rewind",
+        "engine/records.py",
+        "    while found and _is_passed(reached, ledgers) and not _is_vouched_for(found[-1], ledgers):\n"
+        "        reached = found.pop().epoch - 1\n",
+        "",
+        ENGINE,
+    ),
+    Guard(
         "a gap in a sink is refused",
         "engine/settling.py",
         "    if at != token.previous:\n        raise _gap(name, at, token.previous)\n",

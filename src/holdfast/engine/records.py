@@ -93,6 +93,12 @@ def find_replay(
     return Replay(epochs, reached, lost, sequel)
 
 
+def passed_over(store: DurableCheckpointStore, decision: RecoveryDecision, after: int) -> list[RecordedEpoch]:
+    """Return what is known of later epochs that are not gone on from: what they read will be read anew."""
+    found = (_record(store, id, decision.timeline) for id in sorted(id for id, _ in decision.report.skipped))
+    return [record for record in found if record is not None and record.epoch > after]
+
+
 def _is_passed(epoch: int, ledgers: Mapping[str, LedgerState]) -> bool:
     """Whether some sink shows more, and will be rewound."""
     return any(ledger.epoch > epoch for ledger in ledgers.values())

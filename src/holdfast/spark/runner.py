@@ -21,6 +21,7 @@ from holdfast.engine.events import Observer, Observers, Recovered, Stopped, step
 from holdfast.engine.history import HistoryObserver
 from holdfast.engine.housekeeping import Housekeeping
 from holdfast.engine.places import SpoolRoot
+from holdfast.engine.records import passed_over
 from holdfast.engine.requests import CheckpointRequests, SealAgain
 from holdfast.engine.startup import Intent, Start, StartOptions, Startup
 from holdfast.engine.sync.service import open_sync
@@ -148,10 +149,10 @@ class Runner:
         with step(self._observer, self._clock, intent.epoch, "recovery.ask_sources"):
             known = _offsets_of(intent.decision.chosen)
             self._upstream.ask(self.definition.name, intent.owner.timeline, self._materials, known)
-            exists = spark_exists(self._spark)
-            for record in intent.settling.replay.epochs:
+            exists, replay = spark_exists(self._spark), intent.settling.replay
+            for record in [*replay.epochs, *passed_over(self.store, intent.decision, replay.reached)]:
                 refuse_lost_files(record.parts, self.built.inputs, exists)
-            self._tables.ask(intent.decision.chosen, intent.settling.replay.epochs)
+            self._tables.ask(intent.decision.chosen, replay.epochs)
 
     def _restore(self, start: Start) -> None:
         self._tables.taken_over(start.owner, start.chosen)

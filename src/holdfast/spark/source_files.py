@@ -1,7 +1,8 @@
 """Whether the files of a recorded range are still there.
 
 Spark's file source reads a range by the names in its log, and passes over a file that is gone without a word: a
-replay would give other rows than the epoch had. So the files are looked for before anything is replayed.
+replay would give other rows than the epoch had, and a start that goes back further would never see them again. So the
+files are looked for before anything is decided.
 """
 
 import json
@@ -28,7 +29,7 @@ _THREADS = 16
 def refuse_lost_files(parts: Mapping[str, bytes], inputs: Sequence[str], exists: Exists | None = None) -> None:
     """Raise `SourceHistoryLost` if a file of a recorded range is gone. Changes nothing.
 
-    `parts` are those of one recorded epoch, to be replayed or perhaps decided by a checkpoint that is damaged;
+    `parts` are those of one recorded epoch, to be replayed, or passed over, so that its files are read anew;
     `inputs` names the source of each line of the offset log. Without `exists` only local files are looked for.
     """
     files = sorted(set(_files_of(parts, inputs)))
@@ -39,7 +40,7 @@ def refuse_lost_files(parts: Mapping[str, bytes], inputs: Sequence[str], exists:
         named = ", ".join(gone[:_MOST_NAMES]) + (", ..." if len(gone) > _MOST_NAMES else "")
         raise SourceHistoryLost(
             f"{len(gone)} of the {len(files)} files that epoch {_batch_of(parts) + 1} read are gone, and are to be "
-            f"read again: {scrub(named)}. Bring them back, or give the epoch up by going back with --from"
+            f"read again: {scrub(named)}. Bring them back, or start over with --fresh"
         )
 
 
