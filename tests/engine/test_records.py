@@ -88,6 +88,22 @@ def test_what_was_given_up_is_not_looked_for(store: DurableCheckpointStore) -> N
     assert (found.epochs, found.reached, found.lost) == ((), 1, False)
 
 
+def test_a_range_that_nobody_decided_is_not_replayed_beside_sinks_that_are_rewound(
+    store: DurableCheckpointStore,
+) -> None:
+    """A rewound sink knows no range of the epoch: it would take any for its own. One that stands there compares."""
+    decided = decision(seal(store, 1, 1, {}))
+
+    def elsewhere(epoch: int) -> dict[str, bytes] | None:
+        return {f"offsets/{epoch - 1}": b"there"} if epoch == 2 else None
+
+    ahead = {"a": LedgerState(TIMELINE, 1, 3)}
+    found = find_replay(store, decided, ahead, elsewhere)
+    assert (found.epochs, found.reached, found.lost, found.sequel.given_up_after) == ((), 1, True, 1)
+    found = find_replay(store, decided, {**ahead, "b": LedgerState(TIMELINE, 1, 2)}, elsewhere)
+    assert ([record.epoch for record in found.epochs], found.reached, found.lost) == ([2], 2, True)
+
+
 def test_a_hole_ends_the_replay_and_the_rest_is_lost(store: DurableCheckpointStore) -> None:
     chosen = seal(store, 1, 1, {})
     seal(store, 2, 2, {"a": token(2).to_json_value()})
