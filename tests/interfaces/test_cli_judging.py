@@ -88,6 +88,7 @@ def test_recover_names_its_choice(chain: Chain, path: Path, run: Run) -> None:
     assert ran.out.startswith("recovery would restore checkpoint 5: epoch 4, ")
     assert f"it would seal fence 6 with generation 2 on timeline {TIMELINE}" in ran.out
     assert "sinks it would ask and drive: pg" in ran.out
+    assert ran.out.splitlines()[-1] == "sinks and sources were not asked: 'holdfast plan FILE' asks them"
 
 
 def test_recover_says_why_newer_ones_are_skipped(chain: Chain, path: Path, run: Run) -> None:

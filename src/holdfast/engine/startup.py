@@ -60,6 +60,8 @@ class Intent(TakeOver):
     owner: Owner
     settler: Settler
     settling: Settling
+    ledgers: Ledgers
+    """What the targets said before anything was decided."""
 
     @property
     def epoch(self) -> int:
@@ -175,7 +177,7 @@ class Startup:
         settler = Settler(self._store, decision, ledgers, elsewhere, self._staged_here())
         settling = settler.settle(self._claimable(owner, fence.epoch))
         self._refuse_what_cannot_be_rewound(settling)
-        intent = Intent(followed_by(fence, settling.replay.sequel), decision, owner, settler, settling)
+        intent = Intent(followed_by(fence, settling.replay.sequel), decision, owner, settler, settling, ledgers)
         ask_others(intent)
         return intent
 

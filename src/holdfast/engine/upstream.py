@@ -61,15 +61,20 @@ class Upstream:
 
     # start
 
-    def ask(self, pipeline: str, timeline: UUID | None, materials: Materials, known: Mapping[str, Offsets]) -> None:
+    def ask(
+        self, pipeline: str, timeline: UUID | None, materials: Materials, known: Mapping[str, Offsets]
+    ) -> dict[str, Offsets | None]:
         """Raise what would refuse a start that reads on from `known`, and change nothing: the store is not ours yet.
 
         A source that is not known is asked for what it noted as its beginning, or whether it can begin.
-        `timeline` None: a new one begins, of which nothing is kept.
+        `timeline` None: a new one begins, of which nothing is kept. Returns from where each was asked to be read;
+        None is its beginning, which is not decided yet.
         """
         self._tell(pipeline, str(timeline or "new"), ReadOnlyMaterials(materials))
+        asked = {name: known.get(name) or self._noted(name) for name in self._controls}
         for name, control in self._controls.items():
-            control.can_read(known.get(name) or self._noted(name))
+            control.can_read(asked[name])
+        return asked
 
     def bind(self, pipeline: str, timeline: UUID, materials: Materials) -> None:
         """Tell every source where it is, once the store is ours: what dead writers left half written goes."""

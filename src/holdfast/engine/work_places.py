@@ -59,10 +59,15 @@ def _told(options: Mapping[str, str], environment: Mapping[str, str]) -> list[st
 
 
 def check_writable(root: WorkRoot) -> None:
-    """Refuse a place that no working directory can be made in: to be asked before anything is done."""
+    """Refuse a place that no working directory can be made in: to be asked before anything is done.
+
+    What is not there yet is not made: the nearest folder above it answers.
+    """
+    folder = os.path.abspath(root.path)
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
     try:
-        os.makedirs(root.path, exist_ok=True)
-        with tempfile.TemporaryFile(dir=root.path) as file:
+        with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"may be written")
     except OSError as error:
         raise PipelineError(

@@ -25,16 +25,20 @@ from holdfast.engine.sync.settings import SyncSettings
 from holdfast.engine.sync.standby import Standby
 from holdfast.engine.verifying import VerificationSettings
 from holdfast.engine.work_places import WorkRoot, work_root
-from holdfast.errors import PipelineDefinitionError
+from holdfast.errors import PipelineDefinitionError, StoreConfigurationError
 from holdfast.spark.definition import Definition, Query
 from holdfast.spark.rows import COLLECT_BYTES
 from holdfast.spark.runner import Runner
 from holdfast.spark.session import STATE_STORES, check_session, local_session
 from holdfast.stores.store import DurableCheckpointStore
-from holdfast.stores.urls import open_store
+from holdfast.stores.urls import open_medium, open_store
 
 _MODES = ("append", "update")
 _GUARANTEES = ("exactly-once", "at-least-once")
+_BUCKET_NOT_ASKED = (
+    "the bucket of its sync was not asked: a start looks there first, and brings here what is newer "
+    "('holdfast sync status' compares the two)"
+)
 
 
 class Pipeline:
@@ -174,6 +178,24 @@ class Pipeline:
             raise
         return Handle(runner, start)
 
+    def plan(
+        self,
+        *,
+        fresh: bool = False,
+        from_id: int | None = None,
+        sinks: str = "refuse",
+        observers: Iterable[Observer] = (),
+    ) -> dict[str, Any]:
+        """Return what `start` would do now, having asked every sink and source, or raise what it would raise.
+
+        Changes nothing; a store that is not there is not made. The keys are explained in docs/recovery.md.
+        """
+        store, exists = self._store_as_it_is()
+        options = StartOptions(fresh, from_id, _on_foreign(sinks), self._on_change)
+        plan = self._runner(options, observers, None, store, sync=None).plan()
+        notes = [] if self._sync is None else [_BUCKET_NOT_ASKED]
+        return {"pipeline": self.name, "store": store.describe(), "store_exists": exists, **plan, "notes": notes}
+
     def runner(
         self,
         options: StartOptions,
@@ -181,6 +203,16 @@ class Pipeline:
         requests: CheckpointRequests | None = None,
     ) -> Runner:
         """Return what runs the pipeline, before recovery. For those who drive it step by step; others use `start`."""
+        return self._runner(options, observers, requests, self.store, self._sync)
+
+    def _runner(
+        self,
+        options: StartOptions,
+        observers: Iterable[Observer],
+        requests: CheckpointRequests | None,
+        store: DurableCheckpointStore,
+        sync: SyncSettings | None,
+    ) -> Runner:
         if not self._definition.sinks:
             raise PipelineDefinitionError(f"pipeline '{self.name}' has no sink")
         if self._sync is not None and self._sync.standby:
@@ -188,7 +220,6 @@ class Pipeline:
         specs = [source.spec for source in self._definition.sources.values()]
         spark = self._spark or local_session(self.name, packages=packages_of(specs))
         check_session(spark)
-        store = self.store
         return Runner(
             self._definition,
             spark,
@@ -204,7 +235,7 @@ class Pipeline:
             retain=self._retain,
             verification=self._verification,
             requests=requests or CheckpointRequests(self._clock),
-            sync=self._sync,
+            sync=sync,
         )
 
     def stand_by(self, observers: Iterable[Observer] = ()) -> Standby:
@@ -229,6 +260,17 @@ class Pipeline:
             # Pruning is the runner's: it happens between epochs, not inside a seal.
             self._store = open_store(self._store, retain=None, vnode_count=self._definition.state_partitions)
         return self._store
+
+    def _store_as_it_is(self) -> tuple[DurableCheckpointStore, bool]:
+        """Return the store for whoever only looks, and whether it is there: one that is not reads as an empty one."""
+        if isinstance(self._store, DurableCheckpointStore):
+            return self._store, True
+        partitions = self._definition.state_partitions
+        try:
+            return open_store(self._store, retain=None, vnode_count=partitions, read_only=True), True
+        except StoreConfigurationError:
+            medium = open_medium(os.fspath(self._store), {}, read_only=False)
+            return DurableCheckpointStore(medium, retain=None, vnode_count=partitions), False
 
     def _work_root(self, store: DurableCheckpointStore) -> WorkRoot:
         if self._work_dir is not None and "://" in self._work_dir:

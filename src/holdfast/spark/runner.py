@@ -1,6 +1,7 @@
 """Runs a pipeline's query: every start goes through recovery, every batch through the protocol."""
 
 import contextlib
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,15 +13,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.clock import Clock
+from holdfast.core.contracts import Sink
 from holdfast.core.manifest import CheckpointManifest
-from holdfast.core.sources import Materials
+from holdfast.core.sources import Materials, Offsets
 from holdfast.engine.checkpoints import CheckpointWriter
-from holdfast.engine.coordinator import Coordinator, RecordedEpoch
+from holdfast.engine.coordinator import Coordinator, PipelineFacts, RecordedEpoch
 from holdfast.engine.delivery import Delivery, DeliverySettings
 from holdfast.engine.events import Observer, Observers, Recovered, Stopped, step
 from holdfast.engine.history import HistoryObserver
 from holdfast.engine.housekeeping import Housekeeping
 from holdfast.engine.places import SpoolRoot
+from holdfast.engine.preview import preview
 from holdfast.engine.records import passed_over
 from holdfast.engine.requests import CheckpointRequests, SealAgain
 from holdfast.engine.startup import Intent, Start, StartOptions, Startup
@@ -87,6 +90,9 @@ class Runner:
         self.built: BuiltQuery = build_query(definition, spark)
         self._batches: BatchReader
         self._schema_parts: dict[str, bytes] = {}
+        self._sinks: dict[str, Sink] = {}
+        self._facts: PipelineFacts
+        self._asked: Mapping[str, Offsets | None] = {}
         self._coordinator: Coordinator
         self._writer: CheckpointWriter
         self._query = QueryLife(spark, self._run_batch, self._inside)
@@ -114,21 +120,30 @@ class Runner:
         self._begin_beside()
         return start
 
+    def plan(self) -> dict[str, Any]:
+        """Return what `prepare` would do now, or raise what it would raise, having asked everybody; then close.
+
+        Nothing is changed: neither in the store, its history included, nor in a target or source. What of tables has
+        to be read goes to a folder that is gone afterwards. The bucket of `sync` is not asked.
+        """
+        with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as scratch:
+            self._tables = EpochTables(self.definition, self._materials, scratch, self._clock)
+            try:
+                intent = self._startup(self._options).ask(self._recorded_range, self._ask_others)
+            finally:
+                self._end_beside()
+                self._let_go()
+        known = _offsets_of(intent.decision.chosen)
+        sources = {name: self._asked.get(name, known.get(name)) for name in self.definition.sources}
+        return preview(intent, self._options.on_foreign, sources, self._asked)
+
     def _take_over(self) -> Start:
         """Own the store and the sinks, and bring back what the chosen checkpoint holds."""
         options = self._options if self.sync is None else self.sync.begin(self._options)
         witness: Witness = NO_WITNESS if self.sync is None else self.sync.witness
-        columns = self._tables.bind(self.store, self.built.schemas, self._spark)
-        self._schema_parts = bind_sinks(self.definition, columns, self._spark, self._spools)
-        sinks = {name: entry.sink for name, entry in self.definition.sinks.items()}
-        facts = pipeline_facts(self.definition, self.built)
-        settings, observer, clock = self._settings, self._observer, self._clock
-        delivery = self._delivery = Delivery(sinks, settings, observer, clock, wrap=self._with_spark_properties)
-        startup = Startup(
-            self.definition.name, self.store, sinks, facts, options, delivery, settings, observer, clock, witness
-        )
-        start = startup.run(lambda epoch: self._restoring.recorded_range(epoch, self.built.inputs), self._ask_others)
+        start = self._startup(options, witness).run(self._recorded_range, self._ask_others)
         self._restore(start)
+        clock = self._clock
         self._writer = CheckpointWriter(
             self.store,
             start.owner,
@@ -138,17 +153,34 @@ class Runner:
             beside=self._recording,
             witness=witness,
         )
+        facts, delivery, observer = self._facts, self._delivery, self._observer
+        writer, settings = self._writer, self._settings
         self._coordinator = Coordinator(
-            self.store, sinks, start.positions, facts, start.owner, self._writer, delivery, settings, observer, clock
+            self.store, self._sinks, start.positions, facts, start.owner, writer, delivery, settings, observer, clock
         )
         return start
+
+    def _startup(self, options: StartOptions, witness: Witness = NO_WITNESS) -> Startup:
+        """Tell the sinks what they are to get, and return the start that is about to be made with them."""
+        columns = self._tables.bind(self.store, self.built.schemas, self._spark)
+        self._schema_parts = bind_sinks(self.definition, columns, self._spark, self._spools)
+        sinks = self._sinks = {name: entry.sink for name, entry in self.definition.sinks.items()}
+        facts = self._facts = pipeline_facts(self.definition, self.built)
+        settings, observer, clock = self._settings, self._observer, self._clock
+        delivery = self._delivery = Delivery(sinks, settings, observer, clock, wrap=self._with_spark_properties)
+        return Startup(
+            self.definition.name, self.store, sinks, facts, options, delivery, settings, observer, clock, witness
+        )
+
+    def _recorded_range(self, epoch: int) -> dict[str, bytes] | None:
+        return self._restoring.recorded_range(epoch, self.built.inputs)
 
     def _ask_others(self, intent: Intent) -> None:
         """Refuse a start that could not read what comes next, or what it has to read again. Changes nothing."""
         self._restoring.check_writable()
         with step(self._observer, self._clock, intent.epoch, "recovery.ask_sources"):
             known = _offsets_of(intent.decision.chosen)
-            self._upstream.ask(self.definition.name, intent.owner.timeline, self._materials, known)
+            self._asked = self._upstream.ask(self.definition.name, intent.owner.timeline, self._materials, known)
             exists, replay = spark_exists(self._spark), intent.settling.replay
             for record in [*replay.epochs, *passed_over(self.store, intent.decision, replay.reached)]:
                 refuse_lost_files(record.parts, self.built.inputs, exists)
@@ -335,11 +367,18 @@ class Runner:
     def close(self, error: BaseException | None = None) -> None:
         """Let sources, sinks and threads go."""
         self.requests.close(error)
+        self._end_beside()
+        self._observer.on_event(Stopped.by(self._expected_batch, error))
+        self._let_go()
+
+    def _end_beside(self) -> None:
+        """End what goes on beside the epochs."""
         self._upstream.close()
         self._verification.close()
         if self.sync is not None:
             self.sync.close()
-        self._observer.on_event(Stopped.by(self._expected_batch, error))
+
+    def _let_go(self) -> None:
         for entry in self.definition.sinks.values():
             with contextlib.suppress(Exception):  # Nothing depends on a tidy goodbye.
                 entry.sink.close()

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from holdfast.interfaces.cli.human_health import print_health
 from holdfast.interfaces.cli.human_history import print_epochs, print_start, print_starts
+from holdfast.interfaces.cli.human_plan import print_plan
 from holdfast.interfaces.cli.human_report import print_difference, print_report
 from holdfast.interfaces.cli.human_sync import print_copied, print_sync_status
 from holdfast.interfaces.cli.output import ByteProgress, Output
@@ -53,6 +54,7 @@ from holdfast.interfaces.run_reports import (
     ResolutionReceipt,
     SparkExportReceipt,
     StarterReceipt,
+    StartPlan,
 )
 from holdfast.interfaces.syncing import CopyReceipt, SyncReport
 from holdfast.interfaces.verdict import StoreHealth
@@ -144,6 +146,8 @@ class HumanOutput(Output):
             self._screen.line(styled("recovery would refuse to start", "bold red"), f": {preview.reason}")
         for skipped in preview.skipped:
             self._screen.line(f"skipped {skipped.checkpoint_id}: {skipped.reason}")
+        if preview.outcome != "refuse":
+            self._screen.line("sinks and sources were not asked: 'holdfast plan FILE' asks them")
 
     def _chosen(self, preview: RecoveryPreview, chosen: Summary) -> None:
         self._screen.line(
@@ -242,6 +246,10 @@ class HumanOutput(Output):
         )
         parts = (("source", check.sources), ("table", check.tables), ("view", check.views), ("sink", check.sinks))
         self._screen.table((), [(kind, part.name, part.what) for kind, group in parts for part in group])
+
+    def planned(self, plan: StartPlan) -> None:
+        """Print the choice first, then every sink and source."""
+        print_plan(self._screen, plan)
 
     def starter(self, receipt: StarterReceipt) -> None:
         """Print what was written and how to run it."""

@@ -1,16 +1,21 @@
 """Commands that judge: health, verify, recover."""
 
+import os
 from typing import Annotated
 
 import typer
 
 from holdfast.errors import InvalidRequest
 from holdfast.interfaces.cli.parameters import Json, Store, StoreCommand
-from holdfast.interfaces.cli.running import reporting, stop
+from holdfast.interfaces.cli.pipelines import ask_for_plan
+from holdfast.interfaces.cli.running import debugging, reporting, stop
+from holdfast.interfaces.execution import RunOptions
 from holdfast.interfaces.exit_codes import ExitCode
 from holdfast.interfaces.opening import open_service
+from holdfast.interfaces.pipeline_file import PipelineFile, read_pipeline_file
 from holdfast.interfaces.service import LATEST
 from holdfast.interfaces.verdict import Recoverable, StoreHealth
+from holdfast.stores.store import DurableCheckpointStore
 
 
 def register(app: typer.Typer) -> None:
@@ -73,11 +78,15 @@ def recover(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Required: the command line only shows what recovery would do.")
     ] = False,
+    file: Annotated[
+        str | None,
+        typer.Option("--file", metavar="FILE", help="Ask the sinks and sources of this pipeline too, with Spark."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show which checkpoint recovery would choose now, and why it would skip each newer one.
 
-    Exits with 3 when recovery would refuse to start.
+    Exits with 3 when recovery would refuse to start; with --file it is 'holdfast plan FILE', with its exit codes.
     """
     with reporting(json) as output:
         if not dry_run:
@@ -85,8 +94,24 @@ def recover(
                 "recovery happens when a pipeline starts, not here; give --dry-run to see what it would do"
             )
         service = open_service(store)
+        if file is not None:
+            pipeline = read_pipeline_file(file)
+            output.redact = pipeline.environment.redact
+            _refuse_another_store(pipeline, service.store)
+            output.planned(ask_for_plan(pipeline, RunOptions(debug=debugging()), quiet=json))
+            return
         with output.progress("reading checkpoints", lambda: None):
             preview = service.preview_recovery()
         output.recovery(preview)
         if preview.outcome == "refuse":
             stop(ExitCode.REFUSED)
+
+
+def _refuse_another_store(pipeline: PipelineFile, store: DurableCheckpointStore) -> None:
+    named, meant = open_service(pipeline.store).store.describe(), store.describe()
+    if _place(named) != _place(meant):
+        raise InvalidRequest(f"{pipeline.path} is a pipeline on {named}, not on {meant}")
+
+
+def _place(store: str) -> str:
+    return store.rstrip("/") if "://" in store else os.path.realpath(store)

@@ -34,6 +34,7 @@ from holdfast.interfaces.run_reports import (
     ResolutionReceipt,
     SparkExportReceipt,
     StarterReceipt,
+    StartPlan,
 )
 from holdfast.interfaces.syncing import CopyReceipt, SyncReport
 from holdfast.interfaces.verdict import StoreHealth
@@ -129,6 +130,10 @@ class Output(ABC):
     @abstractmethod
     def checked(self, check: PipelineCheck) -> None:
         """Show what a pipeline file says."""
+
+    @abstractmethod
+    def planned(self, plan: StartPlan) -> None:
+        """Show what a start would do."""
 
     @abstractmethod
     def starter(self, receipt: StarterReceipt) -> None:
@@ -246,6 +251,10 @@ class JsonOutput(Output):
     def checked(self, check: PipelineCheck) -> None:
         """Print the record."""
         self._record(check)
+
+    def planned(self, plan: StartPlan) -> None:
+        """Print the record."""
+        self._record(plan)
 
     def starter(self, receipt: StarterReceipt) -> None:
         """Print the record."""

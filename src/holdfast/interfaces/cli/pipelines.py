@@ -1,4 +1,4 @@
-"""Commands on pipeline files: run, check, init."""
+"""Commands on pipeline files: run, plan, check, init."""
 
 import sys
 from enum import StrEnum
@@ -14,14 +14,14 @@ from holdfast.interfaces.cli.parameters import Json
 from holdfast.interfaces.cli.phrases import counted
 from holdfast.interfaces.cli.running import confirm, debugging, reporting, stop
 from holdfast.interfaces.cli.watching import JsonWatcher, LineWatcher, Watcher, logs_as_notes
-from holdfast.interfaces.execution import RunOptions, run_pipeline
+from holdfast.interfaces.execution import RunOptions, plan_pipeline, run_pipeline
 from holdfast.interfaces.exit_codes import ExitCode
 from holdfast.interfaces.manager.reporting import under_manager
 from holdfast.interfaces.opening import open_service
 from holdfast.interfaces.pipeline_file import PipelineFile, read_pipeline_file
 from holdfast.interfaces.pipeline_file.starter import write_starter
 from holdfast.interfaces.progress import RunProgress
-from holdfast.interfaces.run_reports import PipelineCheck, StarterReceipt
+from holdfast.interfaces.run_reports import PipelineCheck, StarterReceipt, StartPlan
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The pipeline file: docs/pipeline_file.md.")]
 
@@ -42,9 +42,34 @@ class OnChangeChoice(StrEnum):
     ALLOW = "allow"
 
 
+Fresh = Annotated[bool, typer.Option("--fresh", help="Abandon every checkpoint in the store and start over.")]
+From = Annotated[
+    str | None,
+    typer.Option("--from", metavar="ID", help="Go back to this checkpoint (id or savepoint); abandon later ones."),
+]
+Sinks = Annotated[
+    OnForeignChoice | None,
+    typer.Option(
+        "--sinks",
+        help="For targets that another timeline wrote to: remove its rows, take them for our own, or write "
+        "behind them. Refused when not given.",
+        show_default=False,
+    ),
+]
+OnChange = Annotated[
+    OnChangeChoice | None,
+    typer.Option(
+        "--on-change",
+        help="When the pipeline changed in a way that its state may not survive; overrides the file.",
+        show_default=False,
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command("run", short_help="Run a pipeline file.")(run)
+    app.command("plan", short_help="Show what a run would do, having asked everybody.")(plan)
     app.command("check", short_help="Check a pipeline file without starting Spark.")(check)
     app.command("init", short_help="Write a pipeline file to begin with.")(init)
 
@@ -52,32 +77,10 @@ def register(app: typer.Typer) -> None:
 def run(
     file: File,
     once: Annotated[bool, typer.Option("--once", help="Process all that is there, then stop.")] = False,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Abandon every checkpoint in the store and start over.")
-    ] = False,
-    from_id: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="ID", help="Go back to this checkpoint (id or savepoint); abandon later ones."
-        ),
-    ] = None,
-    sinks: Annotated[
-        OnForeignChoice | None,
-        typer.Option(
-            "--sinks",
-            help="For targets that another timeline wrote to: remove its rows, take them for our own, or write "
-            "behind them. Refused when not given.",
-            show_default=False,
-        ),
-    ] = None,
-    on_change: Annotated[
-        OnChangeChoice | None,
-        typer.Option(
-            "--on-change",
-            help="When the pipeline changed in a way that its state may not survive; overrides the file.",
-            show_default=False,
-        ),
-    ] = None,
+    fresh: Fresh = False,
+    from_id: From = None,
+    sinks: Sinks = None,
+    on_change: OnChange = None,
     paused: Annotated[
         bool, typer.Option("--paused", help="Recover, then hold before the next epoch until told to go on over HTTP.")
     ] = False,
@@ -100,8 +103,7 @@ def run(
     with reporting(json, in_lines=True) as output, under_manager(lambda text: output.redact(text)) as manager:
         if quiet and json:
             raise InvalidRequest("--quiet and --json exclude each other")
-        if fresh and from_id is not None:
-            raise InvalidRequest("--fresh and --from exclude each other: one starts over, the other goes back")
+        _refuse_both(fresh, from_id)
         if standby and (fresh or from_id is not None):
             raise InvalidRequest("--standby goes on from what runs elsewhere: leave --fresh and --from out")
         pipeline = read_pipeline_file(file)
@@ -121,6 +123,45 @@ def run(
         serving = manager.http or http_settings(pipeline.http, http, off=no_http, insecure=insecure)
         with _watcher(pipeline, quiet=quiet, as_json=json) as watcher, logs_as_notes(watcher, debug=debugging()):
             run_pipeline(pipeline, options, manager.heard(watcher), serving)
+
+
+def plan(
+    file: File,
+    fresh: Fresh = False,
+    from_id: From = None,
+    sinks: Sinks = None,
+    on_change: OnChange = None,
+    json: Json = False,
+) -> None:
+    """Show what a run with these options would do before its first epoch, and change nothing.
+
+    Spark is started, and every sink and source is asked whether it can go along. Where a run would be refused, this
+    is refused with the same message and exit code.
+    """
+    with reporting(json) as output:
+        _refuse_both(fresh, from_id)
+        pipeline = read_pipeline_file(file)
+        output.redact = pipeline.environment.redact
+        options = RunOptions(
+            fresh=fresh,
+            from_id=None if from_id is None else open_service(pipeline.store).resolve(from_id),
+            sinks="refuse" if sinks is None else sinks.value,
+            on_change=None if on_change is None else on_change.value,
+            debug=debugging(),
+        )
+        output.planned(ask_for_plan(pipeline, options, quiet=json))
+
+
+def ask_for_plan(pipeline: PipelineFile, options: RunOptions, *, quiet: bool) -> StartPlan:
+    """Return what a run would do."""
+    watcher = Watcher() if quiet else LineWatcher(pipeline.environment.redact)
+    with logs_as_notes(watcher, debug=options.debug):
+        return plan_pipeline(pipeline, options, watcher)
+
+
+def _refuse_both(fresh: bool, from_id: str | None) -> None:
+    if fresh and from_id is not None:
+        raise InvalidRequest("--fresh and --from exclude each other: one starts over, the other goes back")
 
 
 def _confirm_fresh(pipeline: PipelineFile, output: Output, *, yes: bool) -> None:

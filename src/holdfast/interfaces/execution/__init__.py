@@ -1,5 +1,11 @@
 """Running a pipeline file: the Spark session, signals, and failures in one line."""
 
-from holdfast.interfaces.execution.running import RunOptions, RunWatcher, recover_pipeline, run_pipeline
+from holdfast.interfaces.execution.running import (
+    RunOptions,
+    RunWatcher,
+    plan_pipeline,
+    recover_pipeline,
+    run_pipeline,
+)
 
-__all__ = ["RunOptions", "RunWatcher", "recover_pipeline", "run_pipeline"]
+__all__ = ["RunOptions", "RunWatcher", "plan_pipeline", "recover_pipeline", "run_pipeline"]

@@ -16,6 +16,7 @@ from holdfast.interfaces.execution.signals import StopSignals
 from holdfast.interfaces.http.settings import HttpSettings
 from holdfast.interfaces.pipeline_file import PipelineFile
 from holdfast.interfaces.pipeline_file.building import Running, build_pipeline, recover_only
+from holdfast.interfaces.run_reports import StartPlan
 
 
 class RunWatcher(Protocol):
@@ -89,6 +90,20 @@ def recover_pipeline(file: PipelineFile, watcher: RunWatcher, *, debug: bool = F
     with StopSignals(), ending(spark), _explaining(file, where):
         watcher.entering("recovering")
         return recover_only(file, spark, [where, watcher])
+
+
+def plan_pipeline(file: PipelineFile, options: RunOptions, watcher: RunWatcher) -> StartPlan:
+    """Return what a run would do before its first epoch, having asked everybody; raise what it would raise."""
+    where = Whereabouts()
+    watcher.entering("starting Spark")
+    spark = start_session(file, debug=options.debug)
+    with StopSignals(), ending(spark), _explaining(file, where):
+        watcher.entering("asking sinks and sources")
+        pipeline = build_pipeline(file, spark, on_change=options.on_change)
+        plan = pipeline.plan(
+            fresh=options.fresh, from_id=options.from_id, sinks=options.sinks, observers=[where, watcher]
+        )
+        return StartPlan.of(plan)
 
 
 def _activated(standby: StandingBy, signals: StopSignals) -> bool:

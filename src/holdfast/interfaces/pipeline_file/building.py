@@ -49,6 +49,10 @@ class Startable(Protocol):
         """Recover and start."""
         ...
 
+    def plan(self, *, fresh: bool, from_id: int | None, sinks: str, observers: Iterable[Observer]) -> dict[str, Any]:
+        """Return what `start` would do, and change nothing."""
+        ...
+
     def stand_by(self, observers: Iterable[Observer]) -> StandingBy:
         """Follow what runs elsewhere."""
         ...
