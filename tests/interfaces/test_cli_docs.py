@@ -43,8 +43,8 @@ def options(command: Any) -> set[str]:
 def test_every_command_of_the_issue_is_there() -> None:
     wanted = (
         "list show verify recover diff prune orphans export import savepoint_create savepoint_release savepoint_list "
-        "run plan serve check init approve resolve export-spark history recoveries health sync_push sync_pull "
-        "sync_status"
+        "run plan serve check init approve resolve export-spark history recoveries health "
+        "sync_push sync_pull sync_status"
     )
     assert set(COMMANDS) == {f"holdfast {name.replace('_', ' ')}" for name in wanted.split()}
 
