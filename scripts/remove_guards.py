@@ -1506,6 +1506,13 @@ GUARDS = [
         DELTA_SINK,
     ),
     Guard(
+        "Delta sink: a claim leaves the log as it was when a rewind was found possible",
+        "connectors/delta/sink.py",
+        "strict=True, keep_log=True)",
+        "strict=True)",
+        DELTA_SINK,
+    ),
+    Guard(
         "Delta sink: a table that got a feature meanwhile is looked at again",
         "connectors/delta/sink.py",
         "metadata.configuration, needs, form)",

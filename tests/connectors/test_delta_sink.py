@@ -579,6 +579,22 @@ def test_how_a_rewind_would_end_is_told_and_comes_true(
     assert Writer(kind, tmp_path, 2).rewind(1) is outcome
 
 
+@pytest.mark.parametrize("kind", [APPEND, MERGE], ids=lambda kind: kind.name)
+def test_a_claim_does_not_remove_the_log_by_which_a_rewind_was_found_possible(kind: Target, tmp_path: Path) -> None:
+    """The claim is a version with a log checkpoint, after which Delta removes entries older than a month."""
+    writer = Writer(kind, tmp_path)
+    for epoch in range(1, 9):
+        writer.write(epoch, orders(epoch))
+    assert table(tmp_path).version() == 9
+    for path in (tmp_path / "target" / "_delta_log").iterdir():
+        os.utime(path, (NOON.timestamp(), NOON.timestamp()))
+    assert bound(kind, tmp_path).can_rewind(1) is RewindOutcome.DONE
+    heir = Writer(kind, tmp_path, 2)
+    assert (tmp_path / "target" / "_delta_log" / "_last_checkpoint").exists()
+    assert heir.rewind(1) is RewindOutcome.DONE
+    assert seen(tmp_path) == orders(1)
+
+
 # --- rows are shown as they were prepared
 
 NARROW = pa.schema([SCHEMA.field("id"), SCHEMA.field("name")])

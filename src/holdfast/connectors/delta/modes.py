@@ -15,7 +15,7 @@ from holdfast.connectors.delta.writing import (
     refuse_nulls,
     unpack_files,
 )
-from holdfast.connectors.extras import delta_exceptions, delta_transaction
+from holdfast.connectors.extras import delta_exceptions, delta_transaction, deltalake
 from holdfast.connectors.forms import Form
 from holdfast.connectors.keys import refuse_repeated_keys
 from holdfast.connectors.staging import StagedName
@@ -47,12 +47,20 @@ class Entry:
         return delta_transaction.CommitProperties(self.metadata, retries, self.transactions)
 
 
-def write_entry(table: Any, actions: list[Any], entry: Entry, *, strict: bool = False) -> None:
-    """Add one log entry, or raise `LostRace`."""
+def write_entry(
+    table: Any, actions: list[Any], entry: Entry, *, strict: bool = False, keep_log: bool = False
+) -> None:
+    """Add one log entry, or raise `LostRace`. `keep_log`: without what may follow, removing expired log entries."""
     partition_by = table.metadata().partition_columns
+    hooks = deltalake.PostCommitHookProperties(cleanup_expired_logs=False if keep_log else None)
     with racing():
         table.create_write_transaction(
-            actions, "append", table.schema(), partition_by, commit_properties=entry.properties(strict=strict)
+            actions,
+            "append",
+            table.schema(),
+            partition_by,
+            commit_properties=entry.properties(strict=strict),
+            post_commithook_properties=hooks,
         )
 
 

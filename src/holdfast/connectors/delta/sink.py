@@ -358,8 +358,9 @@ class DeltaSink:
             return list(table.history())
 
     def _write(self, table: Any, entry: Entry) -> None:
+        # A rewind that was found possible before the claim may follow it, and reads the log.
         with unanswered("writing the ledger"):
-            write_entry(table, [], entry, strict=True)
+            write_entry(table, [], entry, strict=True, keep_log=True)
 
     def _forget_settled(self, record: LedgerRecord) -> None:
         """Drop notes of epochs the ledger has passed: their files are committed or harmless, and stay."""
