@@ -36,9 +36,13 @@ KEPT = ROOT / "build" / "mutate"
 JUSTIFIED = ROOT / "tests" / "mutants.toml"
 AT_LEAST = 1000
 ALL_OF = (
-    *(f"engine/{name}.py" for name in ("recovery", "fencing", "sequel", "records", "startup", "settling")),
+    *(
+        f"engine/{name}.py"
+        for name in ("recovery", "fencing", "sequel", "records", "startup", "settling", "branches", "ledgers")
+    ),
     "core/planning.py",
     "stores/retention.py",
+    "stores/survey.py",
     *(f"connectors/{name}.py" for name in ("ledger", "sql_ledger", "spool_ledger")),
 )
 SAMPLE_OF = (
