@@ -111,9 +111,22 @@ def test_the_quickest_tests_of_a_line_come_first_and_there_is_an_end() -> None:
     assert mutate.task_of("key", mutant, [], {}, 30).tests == []
 
 
+def test_tests_about_the_module_are_asked_before_all_others() -> None:
+    mutant = mutants_of("engine/ledger.py", "A = 1 < 2\n")[0]
+    tests = [
+        Covering(f"tests/{file}::t", seconds, {"engine/ledger.py": frozenset({1})})
+        for file, seconds in (("test_a.py", 1), ("test_ledger.py", 3), ("test_ledger_edges.py", 2))
+    ]
+    task = mutate.task_of(
+        "key", mutant, tests, dict.fromkeys([each.test.partition("::")[0] for each in tests], ""), 30
+    )
+    assert task.tests == ["tests/test_ledger_edges.py::t", "tests/test_ledger.py::t", "tests/test_a.py::t"]
+    assert task.near == 2
+
+
 def test_a_trial_is_repeated_when_the_module_or_tests_that_noticed_nothing_are_others() -> None:
     mutant = mutants_of("core/planning.py", (mutate.SOURCES / "core/planning.py").read_text())[0]
-    task = mutate.Task("key", mutant, ["tests/a.py::t"], 0, 1.0, "tests")
+    task = mutate.Task("key", mutant, ["tests/a.py::t"], 0, 0, 1.0, "tests")
     now = covering.digest(mutate.SOURCES / "core/planning.py")
     assert mutate.still_true(mutate.Trial("key", now, "tests", "survived"), task)
     assert mutate.still_true(mutate.Trial("key", now, "other tests", "killed"), task)
