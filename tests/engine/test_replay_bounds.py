@@ -5,7 +5,7 @@ old working directories that know some epochs and not others.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -66,7 +66,7 @@ def replay(
     ledgers: Mapping[str, LedgerState],
     *,
     sequel: Sequel = NOTHING_FOLLOWED,
-    elsewhere: set[int] = frozenset(),  # type: ignore[assignment]
+    elsewhere: Collection[int] = (),
 ) -> Replay:
     decided = RecoveryDecision(9, chosen, RecoveryReport(None), (), 2, TIMELINE, sequel)
     return find_replay(
@@ -92,6 +92,7 @@ def told(found: Replay) -> tuple[list[int], int, bool]:
         ([4, 3], {2, 3}, ([2, 3], 3, True)),
         ([4, 2], {2, 3}, ([2], 2, True)),
         ([4, 1], {2, 3}, ([], 1, True)),
+        ([4, 4], {2, 3}, ([], 1, True)),
         ([4, 4], {3, 4}, ([], 1, True)),
     ],
 )
@@ -186,8 +187,8 @@ def test_a_decided_record_says_who_is_owed_who_had_no_rows_and_who_gave_up(store
     )
     found = replay(store, chosen, {"owed": ledger(1)}, sequel=Sequel({3: 3}), elsewhere={2})
     between, record = found.epochs
-    assert (record.decided, record.owed) == (True, {"owed"})
-    assert (record.without_rows, record.given_up) == ({"no rows"}, {"given up"})
+    assert (record.decided, record.owed) == (True, frozenset({"owed"}))
+    assert (record.without_rows, record.given_up) == (frozenset({"no rows"}), frozenset({"given up"}))
     assert set(record.tokens or {}) == {"owed", "shown"}
     assert (between.decided, between.owed, between.tokens) == (False, frozenset(), None)
 
@@ -200,7 +201,7 @@ def test_a_record_without_manifest_decides_nothing_and_owes_everybody(
     memory.put(memory.manifest(2), b"garbage")
     assert told(replay(store, chosen, {"a": ledger(1)}, sequel=Sequel({2: 2})))[0] == []
     (record,) = replay(store, chosen, {"a": ledger(2)}, sequel=Sequel({2: 2})).epochs
-    assert (record.decided, record.owed, record.given_up) == (False, {"a"}, {"b"})
+    assert (record.decided, record.owed, record.given_up) == (False, frozenset({"a"}), frozenset({"b"}))
     assert (record.without_rows, set(record.tokens or {})) == (frozenset(), {"a"})
 
 
