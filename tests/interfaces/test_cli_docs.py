@@ -40,7 +40,7 @@ def options(command: Any) -> set[str]:
     return {name for parameter in command.params for name in parameter.opts if name.startswith("-")}
 
 
-def test_every_command_of_the_issue_is_there() -> None:
+def test_every_command_is_there() -> None:
     wanted = (
         "list show verify recover diff prune orphans export import savepoint_create savepoint_release savepoint_list "
         "run plan serve check init approve resolve export-spark history recoveries health "
