@@ -1109,7 +1109,7 @@ GUARDS = [
     Guard(
         "a source is asked before the store is taken over",
         "engine/upstream.py",
-        "            control.can_read(known.get(name) or self._noted(name))\n",
+        "            control.can_read(asked[name])\n",
         "            control.can_read(known.get(name))\n",
         ("tests/engine/test_upstream.py",),
     ),
