@@ -61,6 +61,7 @@ HEALING = ("tests/engine/test_healing.py",)
 OPERATORS = "tests/spark/test_operators.py::test_crashes_damage_and_a_lost_working_directory_change_nothing"
 SIDE_BY_SIDE = "tests/spark/test_side_by_side.py"
 HANDLE = "tests/spark/test_handle.py"
+PLAN = "tests/spark/test_plan.py"
 WORKING = ("tests/spark/test_working_directory.py",)
 COMPLETENESS = ("tests/core/test_completeness.py",)
 WORK_PLACES = ("tests/engine/test_work_places.py",)
@@ -864,6 +865,48 @@ GUARDS = [
         (f"{HANDLE}::test_a_function_of_a_sink_may_stop_its_pipeline",),
     ),
     Guard(
+        "a plan leaves no trace in history",
+        "spark/runner.py",
+        "                self._end_beside()\n                self._let_go()\n",
+        "                self.close()\n",
+        (f"{PLAN}::test_going_back_is_planned_as_it_is_then_done",),
+    ),
+    Guard(
+        "a plan reads tables elsewhere",
+        "spark/runner.py",
+        "            self._tables = EpochTables(self.definition, self._materials, scratch, self._clock)\n",
+        "",
+        (f"{PLAN}::test_reference_tables_are_read_elsewhere_and_no_working_directory_is_made",),
+    ),
+    Guard(
+        "a plan makes no store",
+        "spark/pipeline.py",
+        "store, exists = self._store_to_ask()",
+        "store, exists = self.store, True",
+        (f"{PLAN}::test_a_first_start_is_planned_without_making_anything",),
+    ),
+    Guard(
+        "whoever asks hears that the store cannot be written",
+        "stores/urls.py",
+        "        medium.refuse_unwritable()\n",
+        "",
+        ("tests/stores/test_urls.py",),
+    ),
+    Guard(
+        "a plan is of the store that is asked about",
+        "interfaces/cli/judging.py",
+        "            _refuse_another_store(pipeline, service.store)\n",
+        "",
+        ("tests/interfaces/test_cli_plan.py",),
+    ),
+    Guard(
+        "whoever asks for a place to work makes none",
+        "engine/work_places.py",
+        "    while not os.path.lexists(folder):\n        folder = os.path.dirname(folder)\n",
+        "    os.makedirs(folder, exist_ok=True)\n",
+        WORK_PLACES,
+    ),
+    Guard(
         "a working directory belongs to one store",
         "engine/work_places.py",
         "[pipeline, *where]",
@@ -1109,8 +1152,8 @@ GUARDS = [
     Guard(
         "a source is asked before the store is taken over",
         "engine/upstream.py",
-        "            control.can_read(asked[name])\n",
-        "            control.can_read(known.get(name))\n",
+        "asked = {name: known.get(name) or self._noted(name) for name in self._controls}",
+        "asked = {name: known.get(name) for name in self._controls}",
         ("tests/engine/test_upstream.py",),
     ),
     Guard(

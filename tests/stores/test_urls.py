@@ -10,6 +10,7 @@ import pytest
 
 from holdfast import CheckpointStoreError, StoreConfigurationError, open_store
 from holdfast.stores.store import DurableCheckpointStore
+from holdfast.stores.urls import open_to_ask
 from stores.builders import manifest, seal
 from stores.places import BUCKET, S3_OPTIONS
 
@@ -256,3 +257,23 @@ def test_a_store_never_says_more_than_its_url(s3_endpoint: str) -> None:
     options = {**S3_OPTIONS, "secret_access_key": SECRET, "endpoint": s3_endpoint, "allow_http": "true"}
     store = open_store(f"s3://{BUCKET}/p", options=options, read_only=True)
     assert SECRET not in f"{store.describe()} {store!r} {store.__dict__!r}"
+
+
+def test_a_store_that_is_only_asked_about_is_not_made(tmp_path: Path) -> None:
+    store, exists = open_to_ask(tmp_path / "new" / "store", vnode_count=2)
+    assert (exists, store.list_ids(), store.vnode_count()) == (False, [], 2)
+    assert list(tmp_path.iterdir()) == []
+    made = open_store(tmp_path / "made")
+    seal(made, 1)
+    store, exists = open_to_ask(tmp_path / "made")
+    assert (exists, store.list_ids()) == (True, [1])
+    assert open_to_ask("memory://")[1]
+
+
+def test_where_no_store_can_be_made_asking_says_what_opening_says(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for ask in (open_store, open_to_ask):
+        with pytest.raises(StoreConfigurationError, match=r"cannot use .*/file/store as a store: Not a directory"):
+            ask(tmp_path / "file" / "store")
+    with pytest.raises(StoreConfigurationError, match="unknown scheme 'ftp'"):
+        open_to_ask("ftp://x/y")

@@ -25,13 +25,13 @@ from holdfast.engine.sync.settings import SyncSettings
 from holdfast.engine.sync.standby import Standby
 from holdfast.engine.verifying import VerificationSettings
 from holdfast.engine.work_places import WorkRoot, work_root
-from holdfast.errors import PipelineDefinitionError, StoreConfigurationError
+from holdfast.errors import PipelineDefinitionError
 from holdfast.spark.definition import Definition, Query
 from holdfast.spark.rows import COLLECT_BYTES
 from holdfast.spark.runner import Runner
 from holdfast.spark.session import STATE_STORES, check_session, local_session
 from holdfast.stores.store import DurableCheckpointStore
-from holdfast.stores.urls import open_medium, open_store
+from holdfast.stores.urls import open_store, open_to_ask
 
 _MODES = ("append", "update")
 _GUARANTEES = ("exactly-once", "at-least-once")
@@ -190,7 +190,7 @@ class Pipeline:
 
         Changes nothing; a store that is not there is not made. The keys are explained in docs/recovery.md.
         """
-        store, exists = self._store_as_it_is()
+        store, exists = self._store_to_ask()
         options = StartOptions(fresh, from_id, _on_foreign(sinks), self._on_change)
         plan = self._runner(options, observers, None, store, sync=None).plan()
         notes = [] if self._sync is None else [_BUCKET_NOT_ASKED]
@@ -261,16 +261,11 @@ class Pipeline:
             self._store = open_store(self._store, retain=None, vnode_count=self._definition.state_partitions)
         return self._store
 
-    def _store_as_it_is(self) -> tuple[DurableCheckpointStore, bool]:
-        """Return the store for whoever only looks, and whether it is there: one that is not reads as an empty one."""
+    def _store_to_ask(self) -> tuple[DurableCheckpointStore, bool]:
+        """Return the store for whoever changes nothing, and whether it is there."""
         if isinstance(self._store, DurableCheckpointStore):
             return self._store, True
-        partitions = self._definition.state_partitions
-        try:
-            return open_store(self._store, retain=None, vnode_count=partitions, read_only=True), True
-        except StoreConfigurationError:
-            medium = open_medium(os.fspath(self._store), {}, read_only=False)
-            return DurableCheckpointStore(medium, retain=None, vnode_count=partitions), False
+        return open_to_ask(self._store, vnode_count=self._definition.state_partitions)
 
     def _work_root(self, store: DurableCheckpointStore) -> WorkRoot:
         if self._work_dir is not None and "://" in self._work_dir:

@@ -57,6 +57,17 @@ class DirectoryMedium:
             self._flush_path()
             self._probe()
 
+    def refuse_unwritable(self) -> None:
+        """Raise what `prepare` would raise where nothing can be written, as far as that shows without writing."""
+        folder = self._root
+        while not os.path.lexists(folder):
+            folder = os.path.dirname(folder)
+        with _translated(f"cannot use {self._base} as a store"):
+            if not os.path.isdir(folder):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
+
     def _make_directories(self, path: str) -> None:
         if self._disk.exists(path):
             return

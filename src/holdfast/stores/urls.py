@@ -60,6 +60,22 @@ def open_store(
     return DurableCheckpointStore(medium, retain=retain, vnode_count=vnode_count, options=options)
 
 
+def open_to_ask(
+    url_or_path: str | os.PathLike[str], *, vnode_count: int = DEFAULT_VNODE_COUNT
+) -> tuple[DurableCheckpointStore, bool]:
+    """Open a store that somebody wants to write to, but changes nothing yet; and say whether it is there.
+
+    One that is not reads as an empty one. Whether a bucket can be written shows only when something is written.
+    """
+    url = os.fspath(url_or_path)
+    medium = open_medium(url, {}, read_only=False)
+    exists = True
+    if isinstance(medium, DirectoryMedium):
+        medium.refuse_unwritable()
+        exists = os.path.isdir(os.path.join(medium.describe(), "checkpoints"))
+    return DurableCheckpointStore(medium, retain=None, vnode_count=vnode_count), exists
+
+
 def open_medium(url: str, options: Mapping[str, str], *, read_only: bool) -> Medium:
     """Choose the medium by scheme."""
     scheme, separator, _ = url.partition("://")
