@@ -1,7 +1,7 @@
 """Make the golden copies again, with the version whose stores the present one has to go on with.
 
     git worktree add <old> <commit>
-    PYTHONPATH=<old>/src:<old>/tests .venv/bin/python tests/golden/make_golden.py [name ...]
+    PYTHONPATH=<old>/src:<old>/tests:tests .venv/bin/python tests/golden/make_golden.py [name ...]
 
 Everything but ids (timelines, names of files) is the same each time: the records are numbered, the clock of the
 pipelines without Spark stands still, and a process dies at a named step.
@@ -14,14 +14,17 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from copies import Facts, pack
-from shop import EVERY, TAKE_BACK, Shop
-
 import holdfast
 from engine.worlds import Point
+from golden import orders
+from golden.copies import Facts, pack
+from golden.shop import EVERY, TAKE_BACK, Shop
+from holdfast import open_store
 from holdfast.core.contracts import LedgerState
-from holdfast.engine.events import StepFinished
+from holdfast.engine.events import Event, StepFinished
 from holdfast.engine.startup import StartOptions
+from holdfast.spark.session import local_session
+from holdfast.stores.store import DurableCheckpointStore
 from holdfast.testing import SimulatedCrash
 
 
@@ -80,31 +83,95 @@ def _dies(shop: Shop, point: Point, **options: Any) -> Shop:
     raise AssertionError(f"the process did not come to: {point}")
 
 
+def spark_stopped(place: Path) -> None:
+    """Run three epochs with Spark, and end in order."""
+    _run_orders(place, 3)
+
+
+def spark_owed(place: Path) -> None:
+    """Die with Spark when the third epoch is sealed, and shown by nobody."""
+    try:
+        _run_orders(place, 3, observers=[_Dies(3, "seal")])
+    except _Death:
+        return
+    raise AssertionError("the process did not die")
+
+
+def spark_gone_back(place: Path) -> None:
+    """Go back from the third epoch to the first with Spark, and run until a fourth one."""
+    _run_orders(place, 3, orders.TAKE_BACK)
+    (first,) = (m.checkpoint_id for m in open_store(place / "store").manifests() if m.epoch == 1)
+    _run_orders(place, 4, orders.TAKE_BACK, from_id=first)
+
+
+def _run_orders(place: Path, files: int, names: tuple[str, ...] = orders.EVERY, **run: Any) -> None:
+    orders.add_input(place, 0, files)
+    session = local_session("golden", master="local[2]")
+    orders.pipeline(place, session, names).run(once=True, **run)
+
+
+class _Death(BaseException):
+    """The end of a process. Not an Exception, so that nothing handles it."""
+
+
+class _Dies:
+    """An observer that ends the run after a step."""
+
+    def __init__(self, epoch: int, step: str) -> None:
+        self._moment = epoch, step
+
+    def on_event(self, event: Event) -> None:
+        """End the run if this is the moment."""
+        if isinstance(event, StepFinished) and (event.epoch, event.step) == self._moment:
+            raise _Death(str(event))
+
+
 SHOPS: dict[str, Callable[[Path], Shop]] = {
     make.__name__: make for make in (stopped, owed, half_owed, gone_back, gone_back_owed, going_back)
 }
+WITH_SPARK: dict[str, tuple[Callable[[Path], None], int]] = {
+    "spark_stopped": (spark_stopped, 3),
+    "spark_owed": (spark_owed, 3),
+    "spark_gone_back": (spark_gone_back, 4),
+}
+"""What makes a copy, and how many input files it read."""
 
 
 def main(names: Iterable[str]) -> None:
     """Make the copies of these names; all when there are none."""
     if hasattr(LedgerState, "nonce"):
         raise SystemExit(f"{holdfast.__file__} is no version from before: set PYTHONPATH")
-    for name in list(names) or SHOPS:
-        with tempfile.TemporaryDirectory() as scratch:
-            shop = SHOPS[name](Path(scratch))
-            pack(name, shop.place, _facts(shop))
+    for name in list(names) or [*SHOPS, *WITH_SPARK]:
+        _make(name)
         print(name)
 
 
-def _facts(shop: Shop) -> Facts:
-    store = shop.store()
-    checkpoints = {}
+def _make(name: str) -> None:
+    if name in WITH_SPARK:
+        make, files = WITH_SPARK[name]
+        with orders.alone():
+            place = orders.emptied()
+            make(place)
+            store = open_store(place / "store", retain=None)
+            pack(name, place, Facts(_commit(), files, _checkpoints(store), {}), _is_no_input)
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        shop = SHOPS[name](Path(scratch))
+        ledgers = {name: ledger.epoch for name, ledger in shop.ledgers().items()}
+        pack(name, shop.place, Facts(_commit(), len(shop.source.records), _checkpoints(shop.store()), ledgers))
+
+
+def _is_no_input(path: Path) -> bool:
+    return path.parts[0] != "in"
+
+
+def _checkpoints(store: DurableCheckpointStore) -> dict[str, str]:
+    found = {}
     for manifest in store.manifests():
         verdict = store.validate_checkpoint(manifest.checkpoint_id)
         said = "valid" if verdict.valid else verdict.reason
-        checkpoints[str(manifest.checkpoint_id)] = f"{manifest.kind} of epoch {manifest.epoch}: {said}"
-    ledgers = {name: ledger.epoch for name, ledger in shop.ledgers().items()}
-    return Facts(_commit(), len(shop.source.records), checkpoints, ledgers)
+        found[str(manifest.checkpoint_id)] = f"{manifest.kind} of epoch {manifest.epoch}: {said}"
+    return found
 
 
 def _commit() -> str:

@@ -6,7 +6,7 @@ that made them and with the present one, so it uses nothing but what both have.
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -114,19 +114,19 @@ def bound(name: str, place: Path) -> Any:
 class Book:
     """What a careful user hands to foreach_batch: rows and key in one transaction, and a way to ask."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, columns: Sequence[str] = SCHEMA.names) -> None:
+        self._path, self._columns = path, columns
 
     def write(self, table: Any, key: Any) -> None:
         """Keep rows, once for each key; a second call with a key must have the same rows."""
         with self._open() as database:
             database.execute("CREATE TABLE IF NOT EXISTS calls (timeline, epoch, PRIMARY KEY (timeline, epoch))")
-            database.execute(f"CREATE TABLE IF NOT EXISTS rows ({', '.join(SCHEMA.names)})")
+            database.execute(f"CREATE TABLE IF NOT EXISTS rows ({', '.join(self._columns)})")
             if self._epoch(database, key.timeline) == key.epoch:
                 return
             database.execute("INSERT INTO calls VALUES (?, ?)", (str(key.timeline), key.epoch))
-            marks = ", ".join("?" for _ in SCHEMA.names)
-            rows = [tuple(_text(row[name]) for name in SCHEMA.names) for row in table.to_pylist()]
+            marks = ", ".join("?" for _ in self._columns)
+            rows = [tuple(_text(row[name]) for name in self._columns) for row in table.to_pylist()]
             database.executemany(f"INSERT INTO rows VALUES ({marks})", rows)
 
     def epoch(self, timeline: UUID) -> int | None:
