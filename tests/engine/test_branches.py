@@ -143,4 +143,5 @@ def test_the_last_rewind_stands_until_a_target_that_was_rewound_then_goes_on() -
     went_on = ledger(5, 3, rewound_in=5, rewound_to=2)
     assert Ledgers({"a": rewound, "b": went_on}).last_rewind(TIMELINE) is None
     assert Ledgers({"b": earlier}).last_rewind(TIMELINE) is None
+    assert Ledgers({"a": ledger(5, 0)}).last_rewind(TIMELINE) is None
     assert Ledgers({"a": ledger(1, 0, rewound_in=1)}).last_rewind(TIMELINE) == ledger(1, 0, rewound_in=1)
