@@ -86,7 +86,7 @@ def test_a_flood_after_a_trickle_stays_with_spark(tmp_path: Path, spark: SparkSe
     handle = pipeline.start()
     for numbers in (range(1), range(1, 2), range(2, 62)):
         write(numbers)
-        spark.streams.active[0].processAllAvailable()
+        handle._runner._spark.streams.active[0].processAllAvailable()
     handle.stop()
     assert sink.came_here == {1: True, 2: True, 3: False}
     assert sorted(row["id"] for row in target.rows) == list(range(62 * 50))

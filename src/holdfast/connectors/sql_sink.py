@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
 
+from holdfast.connectors.arrow_types import plain_schema
 from holdfast.connectors.forms import Form
 from holdfast.connectors.ledger import Claim, LedgerRecord, claim, fenced
 from holdfast.connectors.sql_ledger import SqlLedger, Statements
@@ -33,6 +34,7 @@ def refuse_updates(kind: str, mode: str, output_mode: str) -> None:
 def form_of(token: Token, today: Form) -> Form:
     """Return what a token's rows were prepared as; refuse rows that do not have what steers them."""
     form = Form.of(token, today)
+    form = replace(form, schema=plain_schema(form.schema))  # Recorded beside a token, it has Spark's own spelling.
     lost = [name for name in form.settings["key"] if name not in form.schema.names]
     if lost:
         raise SinkError(

@@ -17,7 +17,7 @@ from holdfast.core.tables import TableSpec
 from holdfast.errors import PipelineDefinitionError
 from holdfast.spark.failures import error_in
 from holdfast.spark.rows import COLLECT_BYTES, OUTPUT_COLUMN, tagged_union
-from holdfast.spark.session import brought_over
+from holdfast.spark.session import active, brought_over
 
 Query = str | Callable[..., DataFrame]
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
@@ -154,7 +154,11 @@ def build_query(
     definition: Definition, spark: SparkSession, start_options: Mapping[str, Mapping[str, str]] | None = None
 ) -> BuiltQuery:
     """Turn the definition into one streaming DataFrame. `start_options` say where sources begin that never ran."""
-    starts = start_options or {}
+    with active(spark):
+        return _built(definition, spark, start_options or {})
+
+
+def _built(definition: Definition, spark: SparkSession, starts: Mapping[str, Mapping[str, str]]) -> BuiltQuery:
     for name in definition.tables:
         spark.catalog.dropTempView(name)  # Whatever has that name in the session, a view does not mean it.
     sources = {name: _read(spark, source, starts.get(name, {})) for name, source in definition.sources.items()}

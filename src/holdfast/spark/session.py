@@ -1,9 +1,10 @@
 """The Spark session a pipeline runs in, and the settings it needs."""
 
+import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pyspark import SparkContext
@@ -75,6 +76,21 @@ def own_session(spark: SparkSession) -> SparkSession:
         if str(listener.getClass().getName()) not in ours:  # Some are made for every session.
             java.streams().addListener(listener)
     return type(spark)(spark.sparkContext, java)
+
+
+@contextlib.contextmanager
+def active(spark: SparkSession) -> Iterator[None]:
+    """Let a session be the active one of this thread: Spark looks for Python data sources there, whoever asks."""
+    sessions = SparkSession._get_j_spark_session_class(spark._jvm)
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def brought_over(frame: DataFrame, spark: SparkSession) -> DataFrame:

@@ -325,7 +325,7 @@ class PostgresSink(TableSink):
         with self._asking() as connection, reading_back(table):
             if not exists(connection, table):
                 raise SinkError(f"staged rows are gone: {table}")
-            rows = read_staged(connection, table, Form.of(token, self._today).schema)
+            rows = read_staged(connection, table, form_of(token, self._today).schema)
         expect_rows(rows.num_rows, token.rows)
         return rows
 
