@@ -21,7 +21,7 @@ from golden.copies import Facts, pack
 from golden.shop import EVERY, TAKE_BACK, Shop
 from holdfast import open_store
 from holdfast.core.contracts import LedgerState
-from holdfast.engine.events import Event, StepFinished
+from holdfast.engine.events import Event, StepFinished, StepStarted
 from holdfast.engine.startup import StartOptions
 from holdfast.spark.session import local_session
 from holdfast.stores.store import DurableCheckpointStore
@@ -33,6 +33,11 @@ def stopped(place: Path) -> Shop:
     shop = Shop(place, 8, EVERY)
     shop.run()
     return shop
+
+
+def unsealed(place: Path) -> Shop:
+    """Die when the third epoch is prepared everywhere, and not sealed."""
+    return _dies(Shop(place, 9, EVERY), Point(StepStarted, 3, "seal"))
 
 
 def owed(place: Path) -> Shop:
@@ -127,7 +132,7 @@ class _Dies:
 
 
 SHOPS: dict[str, Callable[[Path], Shop]] = {
-    make.__name__: make for make in (stopped, owed, half_owed, gone_back, gone_back_owed, going_back)
+    make.__name__: make for make in (stopped, unsealed, owed, half_owed, gone_back, gone_back_owed, going_back)
 }
 WITH_SPARK: dict[str, tuple[Callable[[Path], None], int]] = {
     "spark_stopped": (spark_stopped, 3),

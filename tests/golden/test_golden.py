@@ -17,7 +17,7 @@ from holdfast.engine.startup import StartOptions
 from holdfast.errors import InvalidRequest, SinkError
 from holdfast.testing import SimulatedCrash
 
-ALL_SINKS = ("stopped", "owed", "half_owed")
+ALL_SINKS = ("stopped", "unsealed", "owed", "half_owed")
 REWINDABLE = ("gone_back", "gone_back_owed", "going_back")
 OWED = ("owed", "half_owed", "gone_back_owed")
 MORE = 7
@@ -94,6 +94,24 @@ def test_store_and_targets_go_on(copy: Copy, tmp_path: Path) -> None:
     undisturbed = Shop(tmp_path / "undisturbed", len(copy.shop.source.records), copy.shop.targets)
     undisturbed.run()
     assert copy.shop.shown() == copy.shop.expected() == undisturbed.shown()
+
+
+@every
+def test_nothing_stays_staged(copy: Copy) -> None:
+    """Dead attempts of the version before are removed with their epoch, although their names say no process."""
+    copy.go_on()
+    assert _staged(copy.shop.place) == []
+
+
+@pytest.mark.parametrize("copy", ["unsealed", "owed"], indirect=True)
+def test_what_is_staged_is_found_where_the_version_before_left_it(copy: Copy) -> None:
+    assert len(_staged(copy.shop.place)) == len(EVERY)
+
+
+def _staged(place: Path) -> list[str]:
+    """Return the places of rows that wait, or the notes on them."""
+    globs = ("*.holdfast-staging/*", "*/.holdfast-staging/*", "*/_holdfast/*-*.json", "store/spool/*/*-*")
+    return sorted(str(path.relative_to(place)) for glob in globs for path in place.glob(glob))
 
 
 @every
