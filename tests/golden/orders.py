@@ -73,7 +73,7 @@ def pipeline(place: Path, spark: Any, names: tuple[str, ...] = EVERY, **selects:
     made.view("revenue", _REVENUE)
     made.view("weeks", "SELECT id, id % 12 AS place, customer, amount, ts FROM orders")
     book = Book(place / "asked.db", ("id", "place", "customer", "amount", "ts"))
-    targets = {
+    targets: dict[str, tuple[str, Any]] = {
         "db": ("revenue", sinks.sqlite(str(place / "app.db"), table="revenue", epoch_column=True)),
         "lake": ("revenue", sinks.delta(str(place / "lake"))),
         "raw": ("weeks", sinks.files(str(place / "raw"))),

@@ -100,7 +100,7 @@ class Clerk(Process):
 
     def __init__(self, world: Shop, **options: Any) -> None:
         super().__init__(world, **options)
-        self.sinks: dict[str, Sink] = {name: bound(name, world.place) for name in self.sinks}
+        self.sinks = {name: bound(name, world.place) for name in self.sinks}
         self.delivery = Delivery(self.sinks, SETTINGS, self.observer, world.clock, wrap=InTurn())
 
 
