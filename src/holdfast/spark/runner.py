@@ -143,7 +143,7 @@ class Runner:
         witness: Witness = NO_WITNESS if self.sync is None else self.sync.witness
         start = self._startup(options, witness).run(self._recorded_range, self._ask_others)
         self._restore(start)
-        clock = self._clock
+        settings, observer, clock = self._settings, self._observer, self._clock
         self._writer = CheckpointWriter(
             self.store,
             start.owner,
@@ -153,8 +153,7 @@ class Runner:
             beside=self._recording,
             witness=witness,
         )
-        facts, delivery, observer = self._facts, self._delivery, self._observer
-        writer, settings = self._writer, self._settings
+        facts, writer, delivery = self._facts, self._writer, self._delivery
         self._coordinator = Coordinator(
             self.store, self._sinks, start.positions, facts, start.owner, writer, delivery, settings, observer, clock
         )
