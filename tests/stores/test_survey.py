@@ -3,6 +3,7 @@
 import pytest
 
 from holdfast.core.planning import Condition
+from holdfast.engine.fencing import take_over
 from holdfast.stores.survey import Survey
 from holdfast.stores.verification import Verifier
 from stores.builders import seal
@@ -41,3 +42,27 @@ def test_what_is_sealed_is_seen_before_the_pointer_moves(place: Place) -> None:
     seen: list[bool] = []
     seal(place.interposed("advance_pointer", lambda: seen.append(survey.went_on())), 3)
     assert (seen, ids(survey)) == ([True], [1, 2, 3])
+
+
+def test_the_word_of_one_that_was_given_up_does_not_count_and_that_of_earlier_ones_does(place: Place) -> None:
+    """Loss without this: retention rests on a checkpoint that recovery will never choose."""
+    store = place.open()
+    for id, abandons in [(1, []), (2, []), (3, [2]), (4, [1]), (5, [4])]:
+        seal(store, id, abandons=abandons)
+    found = {facts.checkpoint_id: facts.condition for facts in survey_of(place).facts()}
+    assert [id for id, condition in found.items() if condition is Condition.VALID] == [1, 3, 5]
+    assert [id for id, condition in found.items() if condition is Condition.BROKEN] == [2, 4]
+
+
+def test_a_sidecar_is_needed_by_others_as_long_as_one_of_them_is_there(place: Place) -> None:
+    store = place.open()
+    seal(store, 1, 2)
+    fence = take_over(store).fence
+    (name,) = fence.needed_sidecars
+    survey = survey_of(place)
+    assert [survey.needed_by_others(id) for id in (1, 2)] == [frozenset(), {name}]
+    assert survey.needs(name)
+    survey.forget(2)
+    assert survey.needs(name)
+    survey.forget(fence.checkpoint_id)
+    assert not survey.needs(name)
