@@ -298,6 +298,20 @@ def test_a_recorded_version_that_the_table_gave_up_stops_the_replay_and_names_th
         here.epoch(7, recorded)
 
 
+def test_asking_for_an_old_version_leaves_the_new_one_at_hand(life: Callable[..., Life], clock: ManualClock) -> None:
+    """The table itself keeps no versions: what was just read of it could not be read again."""
+    spec = Content("old")
+    _, recorded = life(spec).start().epoch(1)
+    spec.text = "new"
+    clock.advance(600)
+    here = life(spec)
+    here.tables.look(recorded)
+    spec.text = "newer"
+    here.tables.ask({}, [RecordedEpoch(1, {TABLES_PART: pins_to_part(recorded)}, "a test")])
+    here.tables.taken_over(Owner("p", TIMELINE, 2), recorded)
+    assert here.epoch(2)[0] == "new"
+
+
 def test_an_epoch_that_was_never_decided_takes_a_newer_version_for_one_that_is_gone(
     life: Callable[..., Life],
 ) -> None:

@@ -97,7 +97,13 @@ class ReferenceTables:
         for record in replays:
             pins = {**before, **pins_in_part(record.parts.get(TABLES_PART, b"{}"))}
             for name in self._uses.keys() & pins.keys():
-                self._recorded(name, record.epoch, pins[name])
+                with _wanted(name, record.epoch, pins[name]):
+                    self._try_to_read(name, pins[name])
+
+    def _try_to_read(self, name: str, pin: TablePin) -> None:
+        """Read a version and forget it: the image at hand stays, for it may be all that there is of its version."""
+        if not self._is_at_hand(name, pin):
+            shutil.rmtree(self._read(name, pin).folder, ignore_errors=True)
 
     def taken_over(self, owner: Owner, chosen: Mapping[str, ConnectorCheckpoint]) -> None:
         """Go on from a checkpoint: with what was just read from a table, otherwise with what the checkpoint says.
@@ -136,13 +142,8 @@ class ReferenceTables:
         }
 
     def _recorded(self, name: str, epoch: int, pin: TablePin) -> TableImage:
-        try:
+        with _wanted(name, epoch, pin):
             return self._image(name, pin)
-        except SourceHistoryLost as error:
-            raise SourceHistoryLost(
-                f"epoch {epoch} is to be replayed with table '{name}' at {pin.version}, and that version is gone: "
-                f"{error}. Bring it back, or give the epoch up by going back with --from to a checkpoint before it"
-            ) from error
 
     def _in_use(self, name: str) -> TableImage:
         """Return the version in use, after a look at the table if one is due."""
@@ -221,11 +222,16 @@ class ReferenceTables:
 
     def _image(self, name: str, pin: TablePin) -> TableImage:
         """Return a version's image: the one at hand, or read again."""
+        if not self._is_at_hand(name, pin):
+            self._hold(name, self._read(name, pin))
+        return replace(self._images[name], pin=pin)
+
+    def _is_at_hand(self, name: str, pin: TablePin) -> bool:
         held = self._images.get(name)
-        if held is None or (held.pin.definition, held.pin.version) != (pin.definition, pin.version):
-            held = self._loaded(name, pin) if pin.copy is not None else self._fetched_again(name, pin)
-            self._hold(name, held)
-        return replace(held, pin=pin)
+        return held is not None and (held.pin.definition, held.pin.version) == (pin.definition, pin.version)
+
+    def _read(self, name: str, pin: TablePin) -> TableImage:
+        return self._loaded(name, pin) if pin.copy is not None else self._fetched_again(name, pin)
 
     def _loaded(self, name: str, pin: TablePin) -> TableImage:
         with self._new_folder(name) as folder:
@@ -291,3 +297,15 @@ class ReferenceTables:
     def close(self) -> None:
         """Remove the images."""
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _wanted(name: str, epoch: int, pin: TablePin) -> Iterator[None]:
+    """Say which epoch wanted a version that is gone."""
+    try:
+        yield
+    except SourceHistoryLost as error:
+        raise SourceHistoryLost(
+            f"epoch {epoch} is to be replayed with table '{name}' at {pin.version}, and that version is gone: "
+            f"{error}. Bring it back, or give the epoch up by going back with --from to a checkpoint before it"
+        ) from error
