@@ -84,6 +84,8 @@ class Judge:
             return
         if len(process.simulated.sites) > 1:
             return  # The other copy may have gone back, and the ledgers tell.
+        if any(other.life.fenced for other in process.site.words):
+            return  # What a person said is sealed already, and what follows from it is the next start's as well.
         decided = process.site.decided
         self.demand(
             ROWS,

@@ -75,7 +75,7 @@ class Deeds(ABC):
         for inner in step.during:
             self.do(inner)
         if process is not None:
-            process.targets_seen = self.world.visible()
+            process.look()
             self.world.trace.add(f"{process.gate.name} wakes")
 
     # by hand

@@ -89,9 +89,6 @@ KEPT = {
             Step("go back", pick=845),
         ),
     ),
-}
-
-OPEN = {
     "a range that nobody decided, after a copy of the store ran on": History(
         5202,
         "bucket",
@@ -121,6 +118,9 @@ OPEN = {
             Step("sinks", how="renamed"),
         ),
     ),
+}
+
+OPEN = {
     "late and not told because the newest manifest is damaged": History(
         1361,
         "bucket",
@@ -151,7 +151,7 @@ OPEN = {
         ),
     ),
 }
-"""What still breaks: a loss with two copies of a store, and refusals after damage that nobody gets out of."""
+"""What still breaks: refusals after damage that nobody gets out of."""
 
 OPEN_SEEDS = {
     204: "late and not told because the newest manifest is damaged",

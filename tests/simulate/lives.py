@@ -107,6 +107,8 @@ class Life(Deeds):
         process = world.begin(options, self.history.retain)
         before = world.everything() if step is None or not step.meets else None
         self._arm(process.gate, step)
+        if options.from_id is not None or options.fresh:
+            process.site.words.append(process)
         try:
             process.start()
         except SimulatedCrash:
@@ -130,14 +132,17 @@ class Life(Deeds):
             return error
         finally:
             process.gate.arm(None)
+            process.site.words = [other for other in process.site.words if other is not process]
         self.done["started"] += 1
         self._replace(world, process)
         world.trace.add(f"{process.gate.name} stands at epoch {process.epoch}, record {process.position}")
-        process.replaced = process.site.generation > process.generation
+        # By its number too: in a store that was lost altogether, generations begin anew.
+        process.replaced = process.site.generation > process.generation and process.site.owner > process.number
         if process.replaced:
             return process  # It was replaced while it was paused, and did not have to act after that.
         self.judge.went_on(process)
         process.site.decided, process.site.generation = process.position, process.generation
+        process.site.owner = process.number
         if options.from_id is not None or options.fresh:
             process.site.spare = 0
         self.judge.alive(world, process)
@@ -176,7 +181,7 @@ class Life(Deeds):
         world, was_replaced = self.world, process.replaced
         if process.position >= len(world.source.records):
             world.source.records = records(process.position + 3)
-        process.targets_seen = world.visible()
+        process.look()
         try:
             process.next_epoch()
         except SimulatedCrash:
@@ -195,7 +200,7 @@ class Life(Deeds):
                 self.judge.alive(world, process)
         if process.replaced:
             self.judge.demand(
-                checks.FENCED, world.visible() == process.targets_seen, "a process that was replaced changed a target"
+                checks.FENCED, process.sees_what_it_saw(), "a process that was replaced changed a target"
             )
 
     def _somebody_came(self, process: SimulatedProcess) -> bool:

@@ -33,7 +33,11 @@ class Site(ABC):
         self.decided = 0
         """The end of what was decided here and not given up by a person, as far as anybody got to hear of it."""
         self.generation = 0
-        """The highest generation that got through a start here."""
+        """The generation that got through a start here last."""
+        self.owner = 0
+        """The number of its process."""
+        self.words: list[Any] = []
+        """Starts on a person's word that are under way: paused, somewhere before their end."""
 
     def store(self, gate: Gate | None = None, retain: int | None = None) -> DurableCheckpointStore:
         """Open the store, as one process does."""
@@ -41,7 +45,7 @@ class Site(ABC):
 
     def copied_to(self, other: "Site") -> "Site":
         other.originals, other.hurt, other.spare = dict(self.originals), self.hurt, self.spare
-        other.decided, other.generation = self.decided, self.generation
+        other.decided, other.generation, other.owner = self.decided, self.generation, self.owner
         return other
 
     def damage(self, key: str, data: bytes | None) -> None:

@@ -133,12 +133,27 @@ class SimulatedProcess(Process):
         self.delivery = SerialDelivery(self.sinks, SETTINGS, self.observer, world.clock)
         self.replaced = self.busy = False
         """Whether another process of this store went through a whole start since; whether it is paused in a call."""
-        self.targets_seen: object = None
-        """What targets showed when it woke from its last pause."""
+        self._seen: dict[str, object] = {}
+        """What targets showed that were somebody else's when it woke from its last pause."""
         word = (
             f"from {options.from_id}" if options.from_id else f"fresh {options.on_foreign}" if options.fresh else ""
         )
         world.trace.add(f"process {self.number} begins on store {site.number} with {' '.join(self.sinks)} {word}")
+
+    def look(self) -> None:
+        """Take note of the targets that others claimed. One that left the pipeline is claimed by nobody new."""
+        shown = self.simulated.visible()
+        self._seen = {name: shown[name] for name in shown if not self._owns(name)}
+
+    def _owns(self, name: str) -> bool:
+        record = self.simulated.target(name).held.record
+        owner = self.started.owner if hasattr(self, "started") else None
+        return owner is None or record is None or record.belongs_to(owner)
+
+    def sees_what_it_saw(self) -> bool:
+        """Whether none of those targets changed."""
+        shown = self.simulated.visible()
+        return all(shown[name] == seen for name, seen in self._seen.items())
 
     def recover(self, ask_others: AskOthers | None = None) -> Start:
         return super().recover(ask_others or self._ask_source)
@@ -171,4 +186,5 @@ class SimulatedProcess(Process):
         super().run_epoch(work, record)
         for excused in shown:
             excused -= set(work.span)
-        self.site.decided = max(self.site.decided, self.position)
+        if not self.replaced:  # Whoever came meanwhile may have gone back, on a person's word.
+            self.site.decided = max(self.site.decided, self.position)
