@@ -1517,7 +1517,7 @@ GUARDS = [
     Guard(
         "Delta sink: a place that cannot be used is told before the claim",
         "connectors/delta/sink.py",
-        "                refuse_unwritable(self._folder.root)\n",
+        "                durable.refuse_unwritable(self._folder.root)\n",
         "                pass\n",
         DELTA_SINK,
     ),
@@ -1797,8 +1797,8 @@ GUARDS = [
     Guard(
         "spool: a folder that cannot be written to is found before the claim",
         "connectors/spool.py",
-        "        if not (os.path.isdir(found) and os",
-        "        if not (True or os",
+        "            durable.refuse_unwritable(self._place)\n",
+        "            pass\n",
         (*SPOOL, "-k", "cannot_be_written and foreach"),
     ),
     Guard(

@@ -142,3 +142,28 @@ def test_a_record_of_another_engine_is_not_judged() -> None:
 def test_what_is_expected_is_read_as_it_was_written() -> None:
     expected = Expected({"0": OperatorStores(2), "1": OperatorStores(1, JOIN)}, {"0": 7}, ("a", "b"))
     assert Expected.from_part(expected.to_part()) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        (EXPECTED_PART, b""),
+        (EXPECTED_PART, b"\xff"),
+        (EXPECTED_PART, b"[]"),
+        (EXPECTED_PART, b"{}"),
+        (EXPECTED_PART, b'{"operators":[]}'),
+        (EXPECTED_PART, b'{"operators":{"0":[]},"logs":{},"files":[]}'),
+        (EXPECTED_PART, b'{"operators":{"0":["x"]},"logs":{},"files":[]}'),
+        (EXPECTED_PART, b'{"operators":{},"logs":{},"files":null}'),
+        ("commits/4", b""),
+        ("commits/4", b"v2"),
+        ("commits/4", b"v2\n[]"),
+        ("commits/4", b"v2\n{"),
+        ("commits/4", b"\xff\n\xff"),
+    ],
+)
+def test_a_part_that_is_not_what_it_is_named_is_a_problem_and_not_an_error(name: str, part: bytes) -> None:
+    parts, paths = recorded("join")
+    found = problems(EPOCH, {**parts, name: part}, paths)
+    assert len(found) == 1
+    assert "does not say what it has to hold" in found[0]

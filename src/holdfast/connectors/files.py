@@ -248,7 +248,7 @@ class EpochFolders:
     def refuse_unwritable(self) -> None:
         """Raise what writing to the folder would raise, as far as that can be told without writing."""
         for folder in (self._path, self._hidden, self._staging):
-            disk_trouble.refuse_unwritable(folder)
+            durable.refuse_unwritable(folder)
 
     def read(self, before: Token | None = None) -> LedgerRecord | None:
         """Return this sink's record: the owner's document, at the epoch that the folders show.

@@ -1,6 +1,5 @@
 """Forms of staged rows as connectors handle them: a schema and the settings under which the rows are shown."""
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +31,6 @@ class Form:
         columns = said.pop(COLUMNS, None)
         try:
             schema = today.schema if columns is None else pa.ipc.read_schema(pa.py_buffer(unpacked(columns)))
-        except (ValueError, OSError, zlib.error) as error:
+        except (ValueError, OSError) as error:
             raise SinkError(f"the token of epoch {token.epoch} does not say which columns its rows have") from error
         return cls(schema, {**today.settings, **said})

@@ -34,13 +34,12 @@ class Spool:
 
     def check_writable(self) -> None:
         """Refuse a folder that could not be made or written to, and change nothing."""
-        found = self._place
-        while not os.path.lexists(found):
-            found = os.path.dirname(found)
-        if not (os.path.isdir(found) and os.access(found, os.W_OK | os.X_OK)):
+        try:
+            durable.refuse_unwritable(self._place)
+        except OSError as error:
             raise RetryableSinkError(
-                f"rows cannot wait in {self._place}: {found} is no folder that can be written to"
-            )
+                f"rows cannot wait in {self._place}: {error.filename} is no folder that can be written to"
+            ) from error
 
     def stage(self, rows: Rows, ref: EpochRef, schema: Any) -> Payload:
         """Write an epoch, durably; return what finds it again."""

@@ -66,9 +66,17 @@ class Expected:
 def problems(epoch: int, parts: Mapping[str, bytes], paths: Collection[str]) -> list[str]:
     """Return what is missing, a sentence each. `parts` are the progress record's, `paths` all files of the state.
 
-    Nothing is missing from a progress record that is not of a Spark pipeline: what it needs is not known here.
+    Nothing is missing from a progress record that is not of a Spark pipeline: what it needs is not known here. One
+    whose parts are whole but are not what they are named is a problem like another, not an error.
     """
-    batch, there = epoch - 1, set(paths)
+    try:
+        return _problems(epoch, parts, set(paths))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        return [f"its progress record does not say what it has to hold: {type(error).__name__}: {error}"]
+
+
+def _problems(epoch: int, parts: Mapping[str, bytes], there: Collection[str]) -> list[str]:
+    batch = epoch - 1
     known = EXPECTED_PART in parts
     needed = ["metadata", f"offsets/{batch}", f"commits/{batch}"]
     if known and batch > 0:

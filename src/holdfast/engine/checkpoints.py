@@ -10,11 +10,11 @@ from holdfast.clock import Clock, new_uuid
 from holdfast.core.buffers import Buffer
 from holdfast.core.contracts import Owner
 from holdfast.core.dependencies import CheckpointDependencies
-from holdfast.core.manifest import CheckpointManifest, ParentRef
+from holdfast.core.manifest import REPLAY, CheckpointManifest, ParentRef
 from holdfast.core.sidecar import BuiltSidecar, CapturedFile, Mover, StateCatalog, StateFile, build_sidecar
 from holdfast.engine.branches import WENT_BACK
 from holdfast.engine.recovery import APPROVED
-from holdfast.engine.sequel import GIVEN_UP_AFTER, REPLAY
+from holdfast.engine.sequel import GIVEN_UP_AFTER
 from holdfast.engine.witness import NO_WITNESS, Witness
 from holdfast.errors import CorruptCheckpoint, Fenced, PipelineError, TransientStoreError
 from holdfast.stores.store import DurableCheckpointStore

@@ -11,10 +11,10 @@ from uuid import UUID
 
 from holdfast.clock import SYSTEM_CLOCK, Clock, new_uuid
 from holdfast.core.dependencies import CheckpointDependencies
-from holdfast.core.manifest import CheckpointManifest, ParentRef
+from holdfast.core.manifest import REPLAY, CheckpointManifest, ParentRef
 from holdfast.engine.ledgers import NO_LEDGERS, Ledgers
 from holdfast.engine.recovery import RecoveryDecision, decide_recovery
-from holdfast.engine.sequel import GIVEN_UP_AFTER, REPLAY, Sequel
+from holdfast.engine.sequel import GIVEN_UP_AFTER, Sequel
 from holdfast.engine.witness import NO_WITNESS, OutOfDate, Witness
 from holdfast.errors import Fenced
 from holdfast.stores.store import DurableCheckpointStore

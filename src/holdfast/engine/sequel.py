@@ -10,14 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from holdfast.core.manifest import CheckpointManifest
+from holdfast.core.manifest import REPLAY, CheckpointManifest
 from holdfast.core.progress import ProgressRecord
 from holdfast.engine.ledgers import NO_LEDGERS, Ledgers
 from holdfast.errors import CorruptCheckpoint
 from holdfast.stores.store import DurableCheckpointStore
 
-REPLAY = "replay"
-"""Key in a manifest's `recovery`: the epochs that are still to be replayed on top of it, and where they stand."""
 GIVEN_UP_AFTER = "given_up_after"
 """Key in a manifest's `recovery`: the epoch that the pipeline goes on from; whatever followed was given up."""
 

@@ -23,6 +23,7 @@ from holdfast.clock import new_token
 from holdfast.core.buffers import Buffer
 from holdfast.core.names import checkpoint_id_of, checkpoint_name, sidecar_id_of, sidecar_name
 from holdfast.errors import StoreConfigurationError, TransientStoreError, UnsupportedStore
+from holdfast.stores import durable
 from holdfast.stores.disk import Disk, NewFile
 from holdfast.stores.medium import AlreadySealed, Staged, VersionChanged, Versioned
 
@@ -59,14 +60,8 @@ class DirectoryMedium:
 
     def refuse_unwritable(self) -> None:
         """Raise what `prepare` would raise where nothing can be written, as far as that shows without writing."""
-        folder = self._root
-        while not os.path.lexists(folder):
-            folder = os.path.dirname(folder)
         with _translated(f"cannot use {self._base} as a store"):
-            if not os.path.isdir(folder):
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
-            if not os.access(folder, os.W_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
+            durable.refuse_unwritable(self._root)
 
     def _make_directories(self, path: str) -> None:
         if self._disk.exists(path):

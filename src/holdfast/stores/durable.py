@@ -1,6 +1,7 @@
 """Making files on a local disk survive a power loss, in the order that matters."""
 
 import contextlib
+import errno
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,19 @@ def sync_tree(root: str) -> None:
             list(pool.map(sync_file, files))
     for folder in reversed(directories):
         sync_file(folder)
+
+
+def refuse_unwritable(folder: str) -> None:
+    """Raise the `OSError` that making files in a folder would raise, as far as that shows without making anything.
+
+    A folder that is not there yet could be made by whoever may write to the nearest one above it.
+    """
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    if not os.path.isdir(folder):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
 
 
 def make_directories(path: str) -> None:

@@ -42,7 +42,6 @@ from holdfast.connectors.delta.table import (
 )
 from holdfast.connectors.delta.undoing import Undoing
 from holdfast.connectors.delta.writing import check_files, read_files, unpack_files
-from holdfast.connectors.disk_trouble import refuse_unwritable
 from holdfast.connectors.extras import delta_exceptions, deltalake
 from holdfast.connectors.forms import Form
 from holdfast.connectors.ledger import REWINDS, Claim, LedgerRecord, claim, fenced, must_commit
@@ -62,6 +61,7 @@ from holdfast.core.contracts import (
 )
 from holdfast.errors import PipelineDefinitionError, RetryableSinkError, SinkError, UnknownOutcome
 from holdfast.secrets import scrub
+from holdfast.stores import durable
 
 _ROUNDS = 20
 """How often to look at the table again when other writers get in the way, before asking the engine for a pause."""
@@ -135,7 +135,7 @@ class DeltaSink:
         """Decide the claim as `open` will, and whether another timeline's rows can be removed if they have to."""
         if self._folder.root is not None:
             with unanswered("looking at the table's folder"):
-                refuse_unwritable(self._folder.root)
+                durable.refuse_unwritable(self._folder.root)
         table = open_table(self._folder, self._options)
         if table is None:
             return claim(None, None, owner, on_foreign, adopt_epoch).record.state()

@@ -107,6 +107,12 @@ class PostgresSink(TableSink):
             "server": self._address.server,
             "database": self._address.database,
             "table": self._table.sql,
+            **self._settings(),
+        }
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what the way that rows are shown depends on, beside their columns."""
+        return {
             "mode": self._mode,
             "key": list(self._key),
             "order_by": self._order_by,
@@ -124,15 +130,7 @@ class PostgresSink(TableSink):
             refuse_name(name, "column")
         key_columns(self._rows, self._key)
         self._check_steering()
-        settings = {
-            "mode": self._mode,
-            "key": list(self._key),
-            "order_by": self._order_by,
-            "delete_when": self._delete_when,
-            "omit": list(self._omit),
-            "epoch_column": self._epoch_column,
-        }
-        self._today = Form(self._rows, settings)
+        self._today = Form(self._rows, self._settings())
 
     def _check_steering(self) -> None:
         for name in (*self._omit, *([self._order_by] if self._order_by else [])):

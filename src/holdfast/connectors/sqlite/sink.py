@@ -9,7 +9,6 @@ database (closing a file in one drops the locks of the other). Only the standard
 """
 
 import contextlib
-import errno
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -114,7 +113,7 @@ class SqliteSink(TableSink):
             if keep:
                 durable.make_directories(os.path.dirname(path))
             elif not os.path.exists(path):
-                _refuse_unwritable(path)
+                durable.refuse_unwritable(os.path.dirname(path))
                 path = _NOWHERE
         with self._database(path, create=keep) as connection, self._transaction(connection, keep=keep):
             self._ledger.create(connection)
@@ -299,17 +298,6 @@ class SqliteSink(TableSink):
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_IOERR:
                 raise
             raise UnknownOutcome(f"committing: {error}") from error
-
-
-def _refuse_unwritable(path: str) -> None:
-    """Refuse a place where no file could be created; what is missing above it is created with it."""
-    folder = os.path.dirname(path)
-    while not os.path.lexists(folder):
-        folder = os.path.dirname(folder)
-    if not os.path.isdir(folder):
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
 
 
 def _count(connection: SqliteConnection) -> int:
