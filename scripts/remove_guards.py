@@ -353,10 +353,31 @@ GUARDS = [
         "a living writer's staging is left alone", "stores/directory.py", "if not self._is_held(path):", "if True:"
     ),
     Guard(
-        "a late checkpoint goes unless it itself was built upon",
+        "a late checkpoint is taken back unless it itself was built upon",
+        "stores/late_seal.py",
+        "later.parent == ours",
+        "(later.parent and later.parent.id == ours.id)",
+        ENGINE,
+    ),
+    Guard(
+        "what a damaged fence may go on from is not taken back",
+        "stores/late_seal.py",
+        "                return True\n            continue\n",
+        "                pass\n            continue\n",
+        ENGINE,
+    ),
+    Guard(
+        "a pointer that is not where its writer left it is looked into",
         "stores/store.py",
-        "other.parent == ours",
-        "(other.parent and other.parent.id == ours.id)",
+        "if self._after_seal(sealed) != sealed.checkpoint_id - 1:",
+        "if (self._after_seal(sealed) or 0) > sealed.checkpoint_id:",
+        ENGINE,
+    ),
+    Guard(
+        "a checkpoint that was taken back is never gone on from",
+        "stores/verification.py",
+        "        if manifest.withdrawn:\n",
+        "        if False:\n",
         ENGINE,
     ),
     Guard(

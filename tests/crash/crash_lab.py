@@ -218,6 +218,10 @@ class Ledger:
                 continue
             visible[id] = manifest
             assert manifest.checkpoint_id == id
+            if manifest.withdrawn:
+                # What was acknowledged under its id was pruned before: only then was the id free again.
+                assert id not in self.promised or id in self.removable, f"checkpoint {id} was taken back"
+                continue
             content = Content.of(manifest, _state_of(store, manifest))
             if content.state is None and id in self.abandoned & self.removable:
                 continue  # Given up and half pruned: nobody will ever choose it.

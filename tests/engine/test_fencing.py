@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import CheckpointManifest, Fenced, NoValidCheckpoint
+from holdfast import CheckpointManifest, CorruptCheckpoint, Fenced, NoValidCheckpoint
 from holdfast.core.manifest import ParentRef
 from holdfast.engine.fencing import TakeOver, take_over
 from holdfast.engine.recovery import RecoveryDecision
@@ -22,6 +22,12 @@ def seal_as(
     """Seal an epoch as the writer that a fence made."""
     draft = with_state(id, state_of(id), timeline=owner.timeline, generation=owner.generation, **fields)
     return store.save_with_state(draft.model_copy(update={"epoch": epoch}), [state_of(id)])
+
+
+def is_taken_back(store: DurableCheckpointStore, id: int) -> bool:
+    """Whether a checkpoint says itself that it never happened."""
+    found = store.load_by_id(id)
+    return found is not None and found.withdrawn and not store.validate_checkpoint(id).valid
 
 
 # The fence
@@ -136,12 +142,13 @@ def test_a_writer_that_slept_through_a_prune_is_told_all_the_same(
     assert 3 not in other.list_ids()
     with pytest.raises(Fenced, match=f"checkpoint 3 came too late.*generation {new.generation}"):
         seal_as(store, old, 3, 2)
-    assert other.load_by_id(3) is None
+    assert is_taken_back(other, 3)
     assert other.recover_latest_validated().chosen_id == 8
-    assert other.cleanup_orphans() == 0
+    other.prune(2)
+    assert 3 not in other.list_ids()
 
 
-def test_a_late_checkpoint_goes_although_the_fence_that_had_its_id_was_somebodys_parent(
+def test_a_late_checkpoint_is_taken_back_although_the_fence_that_had_its_id_was_somebodys_parent(
     store: DurableCheckpointStore, place: Place
 ) -> None:
     """The parent was the fence, which is pruned: nobody has ever seen what the late writer seals under its id."""
@@ -155,7 +162,7 @@ def test_a_late_checkpoint_goes_although_the_fence_that_had_its_id_was_somebodys
     other.prune(2)
     with pytest.raises(Fenced, match="checkpoint 3 came too late"):
         seal_as(store, old, 3, 2)
-    assert other.load_by_id(3) is None
+    assert is_taken_back(other, 3)
 
 
 def test_a_late_writer_is_told_although_what_came_later_is_damaged(
@@ -169,6 +176,60 @@ def test_a_late_writer_is_told_although_what_came_later_is_damaged(
     place.put(place.manifest(3), b"garbage")
     with pytest.raises(Fenced, match="checkpoint 2 came too late"):
         seal_as(store, old, 2, 1)
+    assert is_taken_back(other, 2)
+
+
+def test_a_late_writer_is_told_although_the_pointer_is_damaged(store: DurableCheckpointStore, place: Place) -> None:
+    old = take_over(store).fence
+    other = place.open()
+    new = take_over(other).fence
+    for id in (3, 4):
+        seal_as(other, new, id, id)
+    other.prune(1)
+    place.put(place.pointer, b"garbage")
+    with pytest.raises(Fenced, match="checkpoint 2 came too late"):
+        seal_as(store, old, 2, 1)
+    assert is_taken_back(other, 2)
+
+
+def test_a_checkpoint_stays_as_it_is_when_a_damaged_fence_may_go_on_from_it(place: Place) -> None:
+    """Somebody took over between our seal and our pointer: what we sealed was decided, and he shows it."""
+    other = place.open()
+    owner = take_over(other).fence
+
+    def overtake() -> None:
+        take_over(other)
+        place.put(place.manifest(3), b"garbage")
+
+    store = place.interposed("advance_pointer", overtake)
+    with pytest.raises(Fenced, match="checkpoint 2 came too late"):
+        seal_as(store, owner, 2, 1)
+    assert other.validate_checkpoint(2).valid
+
+
+def test_what_came_too_late_is_not_gone_on_from_whatever_else_is_lost(
+    store: DurableCheckpointStore, place: Place
+) -> None:
+    """A start falls back to what was decided, retention does not count it, and a person is told why."""
+    old = take_over(store).fence
+    seal_as(store, old, 2, 1)
+    other = place.open()
+    new = take_over(other).fence
+    seal_as(other, new, 4, 2)
+    other.set_identifier(4, "kept")
+    for id in range(5, 8):
+        seal_as(other, new, id, id - 2)
+    other.prune(2)
+    with pytest.raises(Fenced, match="checkpoint 3 came too late"):
+        seal_as(store, old, 3, 2)
+    for id in other.list_ids():
+        if id > 4:
+            place.put(place.manifest(id), b"garbage")
+    chosen = take_over(other).decision.chosen
+    assert chosen is not None
+    assert chosen.checkpoint_id == 4
+    with pytest.raises(CorruptCheckpoint, match=r"3 cannot be used: .*sealed too late, by a writer that had been"):
+        take_over(other, from_id=3)
 
 
 def test_a_writer_may_fill_a_gap_of_its_own_generation(store: DurableCheckpointStore) -> None:

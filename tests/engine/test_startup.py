@@ -582,8 +582,21 @@ def test_appending_behind_somebody_else_does_not_hide_a_gap(world: World) -> Non
     stranger.run()
     world.run()
     world.targets["a"].state = stranger.targets["a"].state
-    with pytest.raises(SinkBehind, match="sink 'a' stands at epoch 0"):
+    with pytest.raises(ForeignTimeline, match=r"sink 'a'.*only adopt is possible"):
         world.run(options=StartOptions(on_foreign=OnForeign.APPEND))
+
+
+@pytest.mark.parametrize("chosen", [OnForeign.APPEND, OnForeign.REWIND])
+def test_what_an_earlier_life_showed_is_not_committed_again_behind_a_later_one(chosen: OnForeign) -> None:
+    """The fence of a fresh start is damaged: the first epoch of the life before would follow an empty ledger."""
+    world = World(2)
+    world.run()
+    world.process(options=StartOptions(fresh=True, on_foreign=OnForeign.APPEND)).start()
+    world.damage_manifest(world.newest().checkpoint_id)
+    before = world.objects.fingerprint(), world.shown()
+    with pytest.raises(ForeignTimeline, match="start over with --fresh"):
+        world.run(options=StartOptions(on_foreign=chosen))
+    assert (world.objects.fingerprint(), world.shown()) == before
 
 
 @pytest.mark.parametrize("chosen", [OnForeign.REFUSE, OnForeign.REWIND])

@@ -42,6 +42,8 @@ def follow(world: SimulatedWorld, error: HoldfastError, options: StartOptions) -
         if (other := _store_of(world, text)) is not None:
             world.current = other
             return options
+        if "start over with --fresh" in text:
+            return StartOptions(fresh=True, on_foreign=OnForeign.APPEND)
         return replace(options, on_foreign=OnForeign.APPEND)
     if isinstance(error, CheckpointNotFound | CorruptCheckpoint | InvalidRequest):
         return None
@@ -62,7 +64,10 @@ def _other_copy(world: SimulatedWorld, options: StartOptions) -> StartOptions | 
 
 
 def _store_of(world: SimulatedWorld, text: str) -> int | None:
-    """Return the store whose timeline the targets belong to."""
+    """Return the store whose timeline the targets belong to, all of them: else a start on a word was cut off."""
+    records = [world.target(name).held.record for name in world.sinks]
+    if len({record.timeline for record in records if record is not None}) > 1:
+        return None
     found = re.search(r"another timeline \((\S+);", text)
     for site in world.sites:
         newest = next(reversed(list(site.store().manifests())), None)
@@ -88,10 +93,17 @@ def _about_a_sink(
         target.put_back(int(found[1]))
         return options
     if isinstance(error, ReplayMismatch) and "another name and an empty target" in text:
-        return _renamed(world, named[0], options)
+        if (renamed := _renamed(world, named[0], options)) is not None:
+            return renamed
+        if found := re.search(r"Restore the target to epoch (\d+)", text):
+            target.put_back(int(found[1]))
+            return options
     if isinstance(error, SinkBehind) and (found := re.search(r"checkpoint of epoch (\d+)", text)):
         ids = [id for id, epoch in world.site.store().list() if epoch == int(found[1])]
-        return replace(options, from_id=ids[-1]) if ids else None
+        if ids:
+            return replace(options, from_id=ids[-1])
+    if isinstance(error, SinkBehind) and "start over with --fresh" in text:
+        return StartOptions(fresh=True, on_foreign=OnForeign.REWIND)
     if found := re.search(r"Go back with --from to a checkpoint before epoch (\d+)", text):
         ids = [id for id, epoch in world.site.store().list() if 0 < epoch < int(found[1])]
         return replace(options, from_id=ids[-1]) if ids else None
@@ -106,7 +118,7 @@ def _about_a_sink(
 def _renamed(world: SimulatedWorld, name: str, options: StartOptions) -> StartOptions | None:
     empty = [other for other in NAMES if other not in world.sinks and world.target(other).held.record is None]
     if not empty:
-        return None
+        return None  # Every name there is was used.
     world.sinks = sorted({*world.sinks, empty[0]} - {name})
     world.renamed.add(name)
     return options

@@ -118,9 +118,6 @@ KEPT = {
             Step("sinks", how="renamed"),
         ),
     ),
-}
-
-OPEN = {
     "late and not told because the newest manifest is damaged": History(
         1361,
         "bucket",
@@ -150,10 +147,78 @@ OPEN = {
             Step("damage", how="flip"),
         ),
     ),
+    "a person goes back to what came too late": History(
+        30740,
+        "bucket",
+        None,
+        (
+            Step("release"),
+            Step("start"),
+            Step("start"),
+            Step("run"),
+            Step("start"),
+            Step("run"),
+            Step("run"),
+            Step("move"),
+            Step("prune"),
+            Step("prune"),
+            Step("damage", how="cut"),
+            Step("run"),
+        ),
+    ),
+    "what came too late is chosen when all the rest is damaged": History(
+        30547,
+        "bucket",
+        1,
+        (
+            Step("run"),
+            Step("start"),
+            Step("run"),
+            Step("run"),
+            Step("run", meets="torn"),
+            Step("damage", how="cut"),
+            Step("damage", pick=334, how="lost"),
+            Step("run"),
+        ),
+    ),
+    "a writer of an earlier life dies right after it came too late": History(
+        30049,
+        "bucket",
+        5,
+        (
+            Step("run"),
+            Step("go back", how="any"),
+            Step("fresh", how="rewind"),
+            Step("go back"),
+            Step("run"),
+            Step("fresh", how="rewind"),
+            Step("wake", at=5, meets="power"),
+        ),
+    ),
+    "rows of an earlier life are committed again behind a fresh start": History(
+        30101,
+        "directory",
+        None,
+        (
+            Step("run"),
+            Step("fresh", how="rewind"),
+            Step("damage", how="cut"),
+        ),
+    ),
+    "a manifest that was lost comes back after a fresh start": History(
+        30150,
+        "bucket",
+        None,
+        (
+            Step("run", count=2),
+            Step("damage", how="lost"),
+            Step("fresh", how="rewind"),
+        ),
+    ),
 }
-"""What still breaks: refusals after damage that nobody gets out of."""
 
-OPEN_SEEDS = {
-    204: "late and not told because the newest manifest is damaged",
-}
+OPEN: dict[str, History] = {}
+"""What still breaks."""
+
+OPEN_SEEDS: dict[int, str] = {}
 """Seeds of the short histories that meet what is open."""

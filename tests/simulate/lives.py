@@ -251,6 +251,8 @@ class Life(Deeds):
                 said.append(f"{type(process).__name__}: {process}")
                 if checker == checks.VALID and "the rows cannot be shown any more" in str(process):
                     return  # It is valid, but a later way back has been there since, and that is said.
+                if checker == checks.VALID and "cannot be used: it was given up" in str(process):
+                    return  # Only the targets know that, and they were asked.
                 wanted = options.from_id if checker == checks.VALID else None
                 advised = self._followed(world, process, replace(options, from_id=None) if wanted else options)
                 if advised is None:

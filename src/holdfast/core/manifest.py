@@ -6,6 +6,7 @@ document, so one edited digit in an offset is noticed.
 """
 
 import hashlib
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 from uuid import UUID
@@ -160,6 +161,25 @@ class CheckpointManifest(BaseModel):
         return frozenset(earlier) | ({self.sidecar} if self.sidecar else frozenset())
 
     @property
+    def passes_over(self) -> range:
+        """The ids between a fence and what it goes on from; for one that begins a timeline, all below it.
+
+        It named those that were there. Whatever else turns up was sealed too late, or had been lost.
+        """
+        if self.kind != "fence" or (self.parent is None and self.epoch > 0):
+            return range(0)
+        return range(self.parent.id + 1 if self.parent is not None else 1, self.checkpoint_id)
+
+    def gives_up(self, checkpoint_ids: Set[int]) -> set[int]:
+        """Return which of the checkpoints are not to be chosen any more where this one stands."""
+        return given_up(self.abandons, self.passes_over, checkpoint_ids)
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether its own writer took it back: it had been replaced, and sealed under an id that was free again."""
+        return self.checkpoint_id in self.abandons
+
+    @property
     def replays(self) -> frozenset[int]:
         """The checkpoints that know the epochs which are still to be replayed on top of this one."""
         return frozenset(entry["checkpoint_id"] for entry in (self.recovery or {}).get(REPLAY, ()))
@@ -199,6 +219,12 @@ class CheckpointManifest(BaseModel):
         document = self.to_json_value()
         self.from_json_value(document)
         return self.model_copy(update={"manifest_checksum": checksum_of(document)}, deep=True)
+
+
+def given_up(named: Iterable[int], passed: range, checkpoint_ids: Set[int]) -> set[int]:
+    """Return those of the ids that are named or passed over, looking at as few as possible."""
+    few, many = (passed, checkpoint_ids) if len(passed) < len(checkpoint_ids) else (checkpoint_ids, passed)
+    return {id for id in named if id in checkpoint_ids} | {id for id in few if id in many}
 
 
 def checksum_of(document: dict[str, Any]) -> str:

@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+TAKEN_BACK = "it was sealed too late, by a writer that had been replaced, and taken back: it never happened"
+"""Why a withdrawn checkpoint is not used."""
+
 
 @dataclass(frozen=True)
 class ManifestWarning:

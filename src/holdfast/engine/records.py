@@ -205,8 +205,8 @@ def _given_up(values: Mapping[str, Any]) -> frozenset[str]:
 def sealed_range(store: DurableCheckpointStore, decision: RecoveryDecision, epoch: int) -> str | None:
     """Return the digest of the range that an epoch had; None when no checkpoint of it is left, or it gave no rows."""
     for manifest in reversed(list(store.manifests())):
-        ours = manifest.timeline == decision.timeline and manifest.checkpoint_id not in decision.abandons
-        if ours and manifest.epoch == epoch:
+        ours = manifest.timeline == decision.timeline and not manifest.withdrawn
+        if ours and manifest.epoch == epoch and manifest.checkpoint_id not in decision.abandons:
             ranges = [token.range_digest for token in (sealed_tokens(store, manifest) or {}).values()]
             return ranges[0] if ranges else None
     return None

@@ -56,7 +56,7 @@ def decide_recovery(
     if from_id is not None:
         return _go_back(store, from_id, newest_id, ledgers)
     if fresh:
-        ids = tuple(store.list_ids())
+        ids = _everything(store, newest_id)
         report = RecoveryReport(None, tuple((id, "abandoned: a fresh start was asked for") for id in ids), len(ids))
         return RecoveryDecision(newest_id, None, report, ids, _highest_generation(store, newest_id), None)
     report = store.recover_latest_validated(given_up=ledgers.given_up)
@@ -90,11 +90,19 @@ def decide_recovery(
     )
 
 
+def _everything(store: DurableCheckpointStore, newest_id: int) -> tuple[int, ...]:
+    """Return every id that was used, also those of which only the sidecar is left: the manifest may come back."""
+    left = (sidecar_id_of(name) or 0 for name in store.sidecars())
+    return tuple(sorted({*store.list_ids(), *(id for id in left if 0 < id <= newest_id)}))
+
+
 def _go_back(store: DurableCheckpointStore, from_id: int, newest_id: int, ledgers: Ledgers) -> RecoveryDecision:
     chosen = store.load_by_id(from_id)
     if chosen is None:
         raise CheckpointNotFound(from_id, "'holdfast list' shows what there is")
     _refuse_abandoned(store, chosen)
+    if (who := ledgers.given_up(chosen.timeline, chosen.generation, chosen.epoch)) is not None:
+        raise _given_up(from_id, who)
     verdict = store.validate_checkpoint(from_id)
     if not verdict.valid:
         raise CorruptCheckpoint(f"checkpoint {from_id} cannot be used: {verdict.reason}")
@@ -112,12 +120,17 @@ def _go_back(store: DurableCheckpointStore, from_id: int, newest_id: int, ledger
 def _refuse_abandoned(store: DurableCheckpointStore, chosen: CheckpointManifest) -> None:
     """Refuse a branch that was given up: the sinks went on from an earlier epoch, and numbers are used again."""
     for manifest in store.manifests():
-        if manifest.timeline == chosen.timeline and chosen.checkpoint_id in manifest.abandons:
-            raise InvalidRequest(
-                f"checkpoint {chosen.checkpoint_id} cannot be used: it was given up by checkpoint "
-                f"{manifest.checkpoint_id}, which went on from epoch {manifest.epoch}, and so did the sinks. "
-                "'holdfast list' shows which checkpoints are left"
-            )
+        if manifest.timeline != chosen.timeline or manifest.checkpoint_id == chosen.checkpoint_id:
+            continue
+        if chosen.checkpoint_id in manifest.abandons:
+            went_on = f"which went on from epoch {manifest.epoch}, and so did the sinks"
+            raise _given_up(chosen.checkpoint_id, f"given up by checkpoint {manifest.checkpoint_id}, {went_on}")
+
+
+def _given_up(checkpoint_id: int, who: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"checkpoint {checkpoint_id} cannot be used: it was {who}. 'holdfast list' shows which checkpoints are left"
+    )
 
 
 def _refuse_unless_empty(
@@ -130,7 +143,8 @@ def _refuse_unless_empty(
     very first epoch may be there already, when a writer died before it could seal it.
     """
     fences = {manifest.checkpoint_id for manifest in starting}
-    given_up = set(starting[-1].abandons) if starting else set()
+    given_up = starting[-1].gives_up(set(store.list_ids())) if starting else set()
+    given_up |= {manifest.checkpoint_id for manifest in store.manifests() if manifest.withdrawn}
     first_epoch = {id + 1 for id in fences}
     sidecars = {sidecar_id_of(name) or 0 for name in store.sidecars()}
     if (

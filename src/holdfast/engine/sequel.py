@@ -75,7 +75,8 @@ def find_sequel(
         except CorruptCheckpoint:
             manifest = None
         if manifest is not None:
-            if manifest.epoch > 0 and manifest.timeline == timeline and not _given_up(manifest, ledgers):
+            ours = manifest.timeline == timeline and not manifest.withdrawn
+            if manifest.epoch > 0 and ours and not _given_up(manifest, ledgers):
                 found = found.overruled_by(id, manifest.epoch, Sequel.of(manifest))
                 latest.saw(manifest.generation or 0, manifest.epoch)
         elif (progress := progress_without_manifest(store, id, timeline)) is not None:

@@ -14,7 +14,7 @@ from holdfast.engine.coordinator import RecordedEpoch
 from holdfast.engine.ledgers import Ledgers
 from holdfast.engine.records import RangeLookup, Replay, find_replay, sealed_range, sealed_tokens
 from holdfast.engine.recovery import RecoveryDecision
-from holdfast.errors import PipelineError, ReplayMismatch, SinkBehind, SinkError
+from holdfast.errors import ForeignTimeline, PipelineError, ReplayMismatch, SinkBehind, SinkError
 from holdfast.stores.store import DurableCheckpointStore
 
 
@@ -106,6 +106,9 @@ class Settler:
         expected = chosen.sink_epochs.get(name) if chosen else None
         if ledger.epoch > epoch:
             return Settlement(ledger, report=f"ahead: at epoch {ledger.epoch}")
+        before = self._before.states.get(name)
+        if before is not None and before.timeline != ledger.timeline and None not in (chosen, expected):
+            refuse_foreign(name, before, ledger, epoch)
         if expected is None:
             joins = "new" if ledger.epoch == 0 else f"joins again after epoch {ledger.epoch}"
             return Settlement(ledger, report=joins)
@@ -148,6 +151,24 @@ class Settler:
                 f"sink '{name}' has epoch {ledger.epoch}, but of another source range than the checkpoint: going on "
                 f"would lose rows or show them twice. {_way_out(name, ledger.epoch - 1)}"
             )
+
+
+def refuse_foreign(name: str, before: LedgerState, claimed: LedgerState, epoch: int) -> None:
+    """Refuse to go on in the middle of what another timeline left, unless a person took its rows for ours."""
+    if claimed.epoch != epoch:
+        raise ForeignTimeline(
+            f"sink '{name}': the target was written by another timeline ({before.timeline}; this is "
+            f"{claimed.timeline}). {only_adopt(epoch)}"
+        )
+
+
+def only_adopt(epoch: int) -> str:
+    """Say what can be done about a foreign target when the pipeline does not begin anew."""
+    return (
+        f"This start goes on from epoch {epoch}, so of these only adopt is possible, and right only if the target "
+        "shows exactly what this pipeline gave until then. If the other timeline is a fresh start of this pipeline "
+        "whose record is damaged, start over with --fresh"
+    )
 
 
 def _fits(token: Token, ledger: LedgerState) -> bool:
@@ -196,8 +217,10 @@ def _gap(name: str, found: int, expected: int) -> Exception:
             f"sink '{name}' stands at epoch {found}, but what is sealed for it follows its epoch {expected}: "
             "going on would lose rows or show them twice. Was the checkpoint abandoned before?"
         )
+    back = f"go back with --from to a checkpoint of epoch {found}; if none is left, start over with --fresh"
+    back = back if found else "start over with --fresh"
     return SinkBehind(
         f"sink '{name}' stands at epoch {found}, but epoch {expected} was committed there: epochs {found + 1} to "
         f"{expected} are missing from the target (was it restored from a backup?). Bring the target to epoch "
-        f"{expected}, or go back with --from to a checkpoint of epoch {found}"
+        f"{expected}, or {back}"
     )

@@ -31,7 +31,7 @@ from holdfast.engine.identity import OnChange, compare
 from holdfast.engine.ledgers import Ledgers
 from holdfast.engine.records import RangeLookup, Replay
 from holdfast.engine.recovery import APPROVED, RecoveryDecision
-from holdfast.engine.settling import Settler, Settling
+from holdfast.engine.settling import Settler, Settling, only_adopt
 from holdfast.engine.witness import NO_WITNESS, Witness
 from holdfast.errors import ApprovalNeeded, ForeignTimeline, HoldfastError, PipelineError, SinkError
 from holdfast.stores.store import DurableCheckpointStore
@@ -200,11 +200,7 @@ class Startup:
         except ForeignTimeline as error:
             if epoch == 0:
                 raise
-            raise ForeignTimeline(
-                f"{error}. This start goes on from epoch {epoch}, so of these only adopt is possible, and right only "
-                "if the target shows exactly what this pipeline gave until then. If the other timeline is a fresh "
-                "start of this pipeline whose record is damaged, start over with --fresh"
-            ) from error
+            raise ForeignTimeline(f"{error}. {only_adopt(epoch)}") from error
 
     def _staged_here(self) -> dict[str, bool]:
         """Whether rows staged before this start can be shown; if not, the replay computes them again."""

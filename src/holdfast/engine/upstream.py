@@ -228,7 +228,9 @@ def oldest_fall_back(store: DurableCheckpointStore, newest: CheckpointManifest) 
             continue
         except CheckpointStoreError:
             return None
-        if manifest is not None and manifest.timeline == newest.timeline and manifest.epoch > 0:
+        if manifest is None or manifest.withdrawn:
+            continue
+        if manifest.timeline == newest.timeline and manifest.epoch > 0:
             return manifest
     return None
 

@@ -127,7 +127,8 @@ class BackgroundVerification:
     def _candidates(self, accepts: Accepts, below: int | None) -> Iterator[tuple[int, CheckpointManifest | None]]:
         """Yield what recovery would look at, newest first, with its manifest if that can be read."""
         abandoned: set[int] = set()
-        for id in reversed(self._store.list_ids()):
+        ids = self._store.list_ids()
+        for id in reversed(ids):
             if id in abandoned:
                 continue
             try:
@@ -138,7 +139,7 @@ class BackgroundVerification:
                 continue
             if manifest is None:
                 continue
-            abandoned.update(manifest.abandons)
+            abandoned.update(manifest.gives_up(set(ids)))
             if (below is None or id < below) and manifest.epoch > 0 and accepts(manifest):
                 yield id, manifest
 

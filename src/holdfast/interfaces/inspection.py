@@ -7,6 +7,7 @@ from holdfast.core.entries import ConnectorCheckpoint, OperatorCheckpoint
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.names import sidecar_id_of
 from holdfast.core.sidecar import PROGRESS_OPERATOR, StateCatalog, StateFile
+from holdfast.core.validation import TAKEN_BACK
 from holdfast.errors import CorruptCheckpoint, UnsupportedVersion
 from holdfast.interfaces.reports import (
     CheckpointReport,
@@ -40,7 +41,7 @@ def abandoned_by(loaded: Mapping[int, Loaded]) -> dict[int, int]:
         id: manifest.checkpoint_id
         for manifest in loaded.values()
         if isinstance(manifest, CheckpointManifest)
-        for id in manifest.abandons
+        for id in (*manifest.abandons, *manifest.gives_up(loaded.keys()))
     }
 
 
@@ -56,6 +57,8 @@ def judge(loaded: Loaded, sidecar_sizes: Mapping[str, int]) -> tuple[Standing, s
         return Standing.START, "the pipeline was started here; nothing to restore"
     if loaded.manifest_checksum is None:
         return Standing.FOREIGN, "another system wrote it; bring it in with 'holdfast import'"
+    if loaded.withdrawn:
+        return Standing.BROKEN, TAKEN_BACK
     if problem := next(_missing(loaded, sidecar_sizes), None):
         return Standing.BROKEN, problem
     return Standing.VALID, None

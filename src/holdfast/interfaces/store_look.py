@@ -90,7 +90,7 @@ class StoreLook:
 
     def damaged_ids(self) -> list[int]:
         """Return which are known to be damaged, except those that were given up and only wait to be pruned."""
-        given_up = set(self.newest.abandons) if self.newest else set()
+        given_up = self.newest.gives_up(self.loaded.keys()) if self.newest else set()
         found = self.found_damaged()
         return [
             id
@@ -126,7 +126,7 @@ class StoreLook:
                 return Choice(loaded, tuple(skipped))
             skipped.append(Skipped(id, problem))
             if isinstance(loaded, CheckpointManifest):
-                abandoned = dict.fromkeys(loaded.abandons, id) | abandoned
+                abandoned = dict.fromkeys(loaded.gives_up(self.loaded.keys()), id) | abandoned
         return self._last_resort(tuple(skipped))
 
     def _problem(self, id: int, loaded: Loaded) -> str | None:
@@ -148,12 +148,12 @@ class StoreLook:
 
     def fallbacks(self, chosen: CheckpointManifest) -> list[CheckpointManifest]:
         """Return what recovery could still choose if `chosen` did not hold, newest first."""
-        damaged = self.found_damaged()
+        given_up = chosen.gives_up(self.loaded.keys()) | self.found_damaged().keys()
         return [
             manifest
             for manifest in self.manifests()
             if manifest.checkpoint_id < chosen.checkpoint_id
-            and manifest.checkpoint_id not in {*chosen.abandons, *damaged}
+            and manifest.checkpoint_id not in given_up
             and manifest.timeline == chosen.timeline
             and inspection.judge(manifest, self.sidecars)[0] is Standing.VALID
         ]

@@ -176,7 +176,7 @@ class BucketMedium:
         stored = self._objects.read(self._key("manifests", "latest.json"))
         return None if stored is None else _pointed_id(stored.data)
 
-    def advance_pointer(self, checkpoint_id: int) -> int:
+    def advance_pointer(self, checkpoint_id: int) -> int | None:
         """Put latest.json over the version that was read, as long as it does not go backwards."""
         key = self._key("manifests", "latest.json")
         data = canonical_json.compact({"checkpoint_id": checkpoint_id})
@@ -193,7 +193,7 @@ class BucketMedium:
                     self._objects.create(key, data)
                 else:
                     self._pointer = StoredObject(data, self._objects.replace(key, data, stored.version))
-                return checkpoint_id
+                return current
             except (ObjectExists, ObjectChanged):
                 continue
 

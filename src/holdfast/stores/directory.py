@@ -260,14 +260,14 @@ class DirectoryMedium:
                 return None
         return checkpoint_id_of(text.decode(errors="replace").strip())
 
-    def advance_pointer(self, checkpoint_id: int) -> int:
+    def advance_pointer(self, checkpoint_id: int) -> int | None:
         """Replace latest.txt under the lock. Not flushed: it is a hint, and a lost or torn one is survived."""
         with _translated("cannot write latest.txt"), self._disk.locked(self._lock):
             current = self.read_pointer()
             if current is not None and current >= checkpoint_id:
                 return current
             self._replace(self._pointer, checkpoint_name(checkpoint_id).encode(), flush=False)
-            return checkpoint_id
+            return current
 
     def sidecars(self) -> dict[str, int]:
         """Look into every checkpoint directory and into retained/."""

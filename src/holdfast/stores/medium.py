@@ -90,8 +90,8 @@ class Medium(Protocol):
         """Return the id the pointer names, None when it is missing or makes no sense."""
         ...
 
-    def advance_pointer(self, checkpoint_id: int) -> int:
-        """Let the pointer name this id unless it names a higher one; return the id it names now."""
+    def advance_pointer(self, checkpoint_id: int) -> int | None:
+        """Let the pointer name this id unless it names a higher one; return the id it named before, as it reads."""
         ...
 
     def sidecars(self) -> dict[str, int]:

@@ -10,7 +10,7 @@ from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.buffers import Buffer
 from holdfast.core.checksums import Digest, inline_digest, sidecar_digest
 from holdfast.core.dependencies import CheckpointDependencies
-from holdfast.core.manifest import DEFAULT_VNODE_COUNT, CheckpointManifest, ParentRef
+from holdfast.core.manifest import DEFAULT_VNODE_COUNT, CheckpointManifest
 from holdfast.core.names import sidecar_id_of, sidecar_name
 from holdfast.core.planning import RetentionPlan, merge_update
 from holdfast.core.sidecar import StateFile
@@ -25,6 +25,7 @@ from holdfast.errors import (
     TransientStoreError,
 )
 from holdfast.stores.history import History
+from holdfast.stores.late_seal import refuse_late_seal
 from holdfast.stores.medium import AlreadySealed, Medium, Staged, VersionChanged
 from holdfast.stores.retention import Retention
 from holdfast.stores.state_reader import StateReader
@@ -155,52 +156,9 @@ class DurableCheckpointStore:
             if existing_or_none is None:
                 raise
             sealed = existing_or_none
-        if self._after_seal(sealed) > sealed.checkpoint_id:
-            self._refuse_late_seal(sealed)
+        if self._after_seal(sealed) != sealed.checkpoint_id - 1:
+            refuse_late_seal(self, sealed)
         return sealed
-
-    def _refuse_late_seal(self, sealed: CheckpointManifest) -> None:
-        """Tell a writer that slept: the id it found free was used, and pruned, by those who replaced it.
-
-        Two of one generation are the same writer, who may fill a gap. A fence that is not the newest fences nobody.
-        """
-        ids: builtins.list[int] = []
-        while ids != (ids := self.list_ids()):  # Again, when some of them were pruned while we read them.
-            for id in reversed(ids):
-                if id > sealed.checkpoint_id and self._overtakes(id, sealed):
-                    self._withdraw(sealed)
-                    raise self.fenced(id, f"checkpoint {sealed.checkpoint_id} came too late: checkpoint {id}")
-
-    def _overtakes(self, checkpoint_id: int, sealed: CheckpointManifest) -> bool:
-        """Whether a later checkpoint is another writer's. Of a damaged one nobody knows: let a new start decide."""
-        try:
-            later = self.load_by_id(checkpoint_id)
-        except CorruptCheckpoint:
-            return True
-        if later is None:
-            return False
-        return sealed.kind == "fence" or (later.generation or 0) > (sealed.generation or 0)
-
-    def _withdraw(self, sealed: CheckpointManifest) -> None:
-        """Take a late checkpoint out again, unless somebody knows of it: then only its writer is late to hear."""
-        needed: set[str] = set()
-        ours = ParentRef(id=sealed.checkpoint_id, manifest_checksum=sealed.manifest_checksum or "")
-        for id in self.list_ids():
-            try:
-                other = self.load_by_id(id)
-            except CorruptCheckpoint:
-                return
-            if other is None or id == sealed.checkpoint_id:
-                continue
-            # A parent of that id may be what stood there before it was pruned: only the checksum tells them apart.
-            if sealed.checkpoint_id in other.abandons or other.parent == ours:
-                return
-            needed |= other.needed_sidecars
-        stored = self._medium.read_manifest(sealed.checkpoint_id)
-        if stored is not None and stored.data == sealed.to_json().encode():
-            others = frozenset(self._medium.sidecars()) - {sealed.sidecar or ""}
-            with contextlib.suppress(VersionChanged):
-                self._medium.remove_checkpoint(sealed.checkpoint_id, stored.version, others | needed)
 
     def _discard(self, staged: Staged) -> None:
         """Remove what we staged, unless what stands under the id names it or cannot be read."""
@@ -248,17 +206,20 @@ class DurableCheckpointStore:
             owner=owner,
         )
 
-    def _after_seal(self, sealed: CheckpointManifest) -> int:
-        """Pointer and retention: neither can make a sealed checkpoint fail. Returns the id the pointer names."""
-        newest = sealed.checkpoint_id
+    def _after_seal(self, sealed: CheckpointManifest) -> int | None:
+        """Pointer and retention: neither can make a sealed checkpoint fail. Returns the id the pointer named before.
+
+        None: nobody knows.
+        """
+        named_before = None
         try:
-            newest = self._medium.advance_pointer(newest)
+            named_before = self._medium.advance_pointer(sealed.checkpoint_id)
             # After a fence nothing goes: recovery may still want to read what the fence abandons.
             if self._retain is not None and sealed.kind != "fence" and len(self.list_ids()) > self._retain:
                 self.prune(self._retain)
         except CheckpointStoreError as error:
             _log.warning("checkpoint %d is sealed, but tidying up failed: %s", sealed.checkpoint_id, error)
-        return newest
+        return named_before
 
     def save_state_data(self, checkpoint_id: int, chunks: Sequence[Buffer]) -> None:
         """Create a sidecar under its plain name."""

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from holdfast.core.manifest import given_up as gone
 from holdfast.core.names import sidecar_id_of
 from holdfast.core.planning import CheckpointFacts, Condition
 from holdfast.errors import CorruptCheckpoint, TransientStoreError, UnsupportedVersion
@@ -18,6 +19,7 @@ class _Found:
     facts: CheckpointFacts
     version: str | None = None
     abandons: tuple[int, ...] = ()
+    passes_over: range = range(0)
     held_until: int = 0
 
 
@@ -97,7 +99,8 @@ class Survey:
         for id in reversed(survey):
             if id in given_up:
                 continue  # What it abandons does not count: whoever abandoned it decided again.
-            for other in survey.keys() & set(self._found[id].abandons) - given_up:
+            found = self._found[id]
+            for other in gone(found.abandons, found.passes_over, survey.keys()) - given_up:
                 given_up.add(other)
                 if survey[other].valid:  # Recovery will never choose it, so nothing may rest on it.
                     survey[other] = replace(survey[other], condition=Condition.BROKEN)
@@ -133,4 +136,4 @@ class Survey:
             needs=manifest.needed_sidecars,
             replays=manifest.replays,
         )
-        return _Found(facts, version, tuple(manifest.abandons), manifest.held_until or 0)
+        return _Found(facts, version, tuple(manifest.abandons), manifest.passes_over, manifest.held_until or 0)

@@ -9,7 +9,7 @@ from holdfast.core import canonical_json, completeness
 from holdfast.core.checksums import sidecar_digest, state_checksum
 from holdfast.core.manifest import CheckpointManifest, checksum_of
 from holdfast.core.sidecar import StateFile
-from holdfast.core.validation import IntegrityFailure, ManifestWarning, RecoveryReport, ValidationResult
+from holdfast.core.validation import TAKEN_BACK, IntegrityFailure, ManifestWarning, RecoveryReport, ValidationResult
 from holdfast.errors import CorruptCheckpoint, ManifestFormatError, UnsupportedVersion
 from holdfast.stores.medium import Medium
 from holdfast.stores.state_reader import READ_BYTES, StateReader
@@ -98,6 +98,8 @@ class Verifier:
     ) -> Iterator[str]:
         if manifest.manifest_checksum is None:
             yield "manifest has no checksum: another system wrote it; bring it in with 'holdfast import'"
+        if manifest.withdrawn:
+            yield TAKEN_BACK
         if manifest.epoch == 0 or manifest.checkpoint_id == 0:
             yield f"checkpoint_id is {manifest.checkpoint_id} and epoch is {manifest.epoch}: nothing to restore"
         yield from _damaged_inline(manifest)
@@ -258,8 +260,10 @@ class _Walk:
     def __init__(self, medium: Medium, verifier: Verifier, given_up: GivenUp) -> None:
         self._medium, self._verifier, self._given_up = medium, verifier, given_up
         self._abandoned: dict[int, int] = {}
+        self._ids: frozenset[int] = frozenset()
 
     def run(self, ids: list[int], on_bytes: ByteProgress) -> tuple[int | None, list[tuple[int, str]]]:
+        self._ids = frozenset(ids)
         skipped: list[tuple[int, str]] = []
         for id in reversed(ids):
             reason = self._reason_against(id, on_bytes)
@@ -288,7 +292,7 @@ class _Walk:
             return who  # What it abandons does not count: whoever gave it up decided again.
         verdict = self._verifier.judge(manifest, digests=True, on_bytes=on_bytes)
         # A true manifest is a decision, even when its state is damaged.
-        self._abandon(id, manifest.abandons)
+        self._abandon(id, manifest.gives_up(self._ids))
         return None if verdict.valid else verdict.reason
 
     def _abandons_in_progress(self, id: int) -> list[int]:

@@ -113,7 +113,7 @@ class Puller:
                     choice.skipped.append((manifest.checkpoint_id, str(error)))
             choice.later.append(manifest)
             if manifest.checkpoint_id not in abandoned:
-                abandoned |= set(manifest.abandons)
+                abandoned |= manifest.gives_up({each.checkpoint_id for each in manifests})
         if manifests and self._bucket.store.list_ids()[-1:] != [manifests[-1].checkpoint_id]:
             raise Vanished(f"{self._bucket} was written to meanwhile")
         if wanted:
