@@ -118,7 +118,8 @@ class Life(Deeds):
         except HoldfastError as error:
             world.trace.add(f"refused: {type(error).__name__}: {error}")
             self._perhaps_gave_up(process, before is not None and not self._acted(world, process))
-            survives = process.site.hurt == 1 and process.site.spare > 1
+            # Where there is a copy of the store, its process may have gone back: then all of this one was given up.
+            survives = process.site.hurt == 1 and process.site.spare > 1 and len(world.sites) == 1
             self.judge.demand(
                 checks.VALID,
                 not (survives and isinstance(error, NoValidCheckpoint)),
