@@ -50,8 +50,11 @@ SAMPLE_OF = (
     "engine",
     *(f"spark/{name}.py" for name in ("restoring", "source_log", "state_files", "workdir")),
 )
-TESTS = ("core", "engine", "stores", "sync", "connectors", "spark")
-NOT_LIGHT = re.compile(r"cdc|kafka|postgres|servers|spark/test_(?!source_log|workdir|state_files|restoring)")
+TESTS = ("core", "engine", "stores", "sync", "connectors", "crash", "spark")
+NOT_LIGHT = re.compile(
+    r"cdc|kafka|postgres|servers|spark/test_(?!source_log|workdir|state_files|restoring)"
+    r"|crash/test_(killed_process|state_machine)"
+)
 _RECORD_LIMIT, _SLOWER = 600.0, 5.0
 
 
@@ -127,7 +130,7 @@ def choose(
     if options.words:
         return chosen + tasks(rest)
     drawn = sorted((task for task in tasks(rest) if task.tests), key=lambda task: task.mutant.draw(options.seed))
-    return chosen + drawn[: max(options.total - len(chosen), 0)]
+    return drawn[: max(options.total - len(chosen), 0)] + chosen
 
 
 def task_of(
@@ -164,6 +167,8 @@ def task_of(
 # --- in the workers
 
 _tree: list[trying.Tree] = []
+_noticed: dict[tuple[str, str], list[str]] = {}
+"""Which tests noticed a change of a function so far: they are likely to notice the next one."""
 
 
 def begin(folder: str) -> None:
@@ -199,14 +204,19 @@ def attempt(task: Task, deadline: float) -> Trial | None:
     source = covering.digest(path)
     if not task.tests:
         return Trial(task.key, source, task.digest, "unreached")
+    noticed = _noticed.setdefault((task.mutant.file, task.mutant.within), [])
+    first = [*(test for test in noticed if test in task.tests), *task.tests[: task.near]]
+    later = [test for test in task.tests if test not in first]
     with tree.changed(task.mutant.file, task.mutant.applied(path.read_text())):
-        for tests in filter(None, (task.tests[: task.near], task.tests[task.near :])):
+        for tests in filter(None, (list(dict.fromkeys(first)), later)):
             run = tree.pytest(tests, 60.0 + 10.0 * limit, cpu=limit)
             if run.code != 0:
                 break
     if run.code in (5, 70):
         raise RuntimeError(f"no test could be run for {task.key}: {run.failed}")
     status = "out of time" if run.code is None else "survived" if run.code == 0 else "killed"
+    if status == "killed":
+        noticed.insert(0, run.failed.removeprefix("FAILED ").partition(" - ")[0])
     return Trial(task.key, source, task.digest, status, run.failed if status == "killed" else "")
 
 

@@ -7,16 +7,14 @@ or a browser are skipped while recording, unless they are asked for: a mutant ha
 import hashlib
 import json
 import os
-import sys
-import threading
 import time
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 import pytest
+from coverage import Coverage
 
 HEAVY = {
     "spark",
@@ -80,41 +78,24 @@ def finish(record: Path, test_file: Path, sources: Path) -> None:
 
 
 class Watcher:
-    """Notes the lines that run. A function all of whose lines were seen in this test is not watched any more."""
+    """Notes the lines that run, in this thread and in those that begin meanwhile."""
 
     def __init__(self, sources: str) -> None:
         self._sources = sources.rstrip("/") + "/"
-        self._lines: dict[str, set[int]] = {}
-        self._missing: dict[CodeType, set[int]] = {}
+        self._coverage = Coverage(data_file=None, config_file=False, include=[f"{self._sources}*"])
+        self._coverage.set_option("run:disable_warnings", ["no-data-collected"])
 
     def begin(self) -> None:
-        """Watch this thread and those that begin from now on."""
-        self._lines, self._missing = {}, {}
-        threading.settrace(self._called)
-        sys.settrace(self._called)
+        """Forget what ran, and watch."""
+        self._coverage.erase()
+        self._coverage.start()
 
     def end(self) -> dict[str, list[int]]:
         """Stop, and return the lines of each file."""
-        sys.settrace(None)
-        threading.settrace(None)
-        return {file: sorted(lines) for file, lines in self._lines.items()}
-
-    def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
-        code = frame.f_code
-        if not code.co_filename.startswith(self._sources):
-            return None
-        missing = self._missing.get(code)
-        if missing is None:
-            missing = self._missing[code] = {line for _, _, line in code.co_lines() if line}
-        return self._ran if missing else None
-
-    def _ran(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "line":
-            code = frame.f_code
-            file = code.co_filename[len(self._sources) :]
-            self._lines.setdefault(file, set()).add(frame.f_lineno)
-            self._missing.get(code, set()).discard(frame.f_lineno)
-        return self._ran
+        self._coverage.stop()
+        data = self._coverage.get_data()
+        found = {file: sorted(data.lines(file) or ()) for file in data.measured_files()}
+        return {file.removeprefix(self._sources): lines for file, lines in found.items() if lines}
 
 
 class Recording:

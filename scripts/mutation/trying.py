@@ -5,6 +5,7 @@ code. No run writes compiled files: a change within one second that keeps a file
 """
 
 import contextlib
+import gc
 import importlib
 import math
 import os
@@ -23,6 +24,12 @@ _PRELOADED = (
     "pytest", "xdist", "pytest_timeout", "hypothesis", "schemathesis", "pydantic", "pyarrow", "pyarrow.parquet",
     "pandas", "obstore.store", "boto3", "moto.server", "typer", "rich", "fastapi", "uvicorn", "httpx", "yaml",
     "pyspark.sql", "adbc_driver_sqlite.dbapi", "deltalake",
+    # What the others import only when they are used, and pytest's plugins.
+    "moto.s3.urls", "moto.s3.models", "moto.s3bucket_path.urls", "moto.sts.models", "moto.iam.access_control",
+    "boto3.s3.inject", "confluent_kafka.admin", "cryptography.x509", "anyio.pytest_plugin",
+    "anyio._backends._asyncio", "platformdirs.pytest_plugin", "_hypothesis_pytestplugin",
+    "schemathesis.pytest.plugin", "schemathesis.pytest.xdist", "xdist.plugin", "xdist.looponfail",
+    "_pytest.unittest", "_pytest.junitxml", "_pytest.unraisableexception",
 )  # fmt: skip
 
 Environment = dict[str, str] | None
@@ -134,10 +141,12 @@ class Tree:
 
 
 def preload() -> None:
-    """Import what every run needs, as far as it is installed."""
+    """Import what every run needs, as far as it is installed, and let no run search it for garbage."""
     for name in _PRELOADED:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
 
 
 def _ended(child: int, limit: float) -> int | None:
