@@ -135,6 +135,19 @@ def test_a_request_that_arrives_while_a_snapshot_is_written_gets_one_of_its_own(
     assert [each.checkpoint_id for each in asked.requests.outcomes()] == [1, 2]
 
 
+def test_a_request_that_arrives_while_an_epoch_nobody_asked_for_is_written_is_not_lost(asked: Asked) -> None:
+    """The epoch's snapshot began before it, so that checkpoint answers nothing: the request still waits."""
+    asked.serve()
+    with asked.turn:
+        asked.capture()
+        number = asked.requests.request()
+        asked.commit()
+        assert asked.success() is None
+        assert asked.requests.outcomes() == []
+    asked.until(lambda: asked.success() == number)
+    assert [(each.first, each.last) for each in asked.requests.outcomes()] == [(0, 0)]
+
+
 def test_the_checkpoint_of_an_epoch_serves_those_that_asked_before_its_snapshot(asked: Asked) -> None:
     asked.serve()
     with asked.turn:

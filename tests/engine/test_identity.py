@@ -109,6 +109,11 @@ def test_long_values_are_shortened() -> None:
     assert line.endswith("...")
 
 
+def test_values_of_up_to_200_characters_are_shown_as_they_are() -> None:
+    (line,) = changed(STATELESS, views={"cheap": "x" * 200}).harmless
+    assert line.endswith("x" * 200)
+
+
 # --- the fingerprint
 
 

@@ -330,6 +330,16 @@ def test_a_damaged_checkpoint_holds_nothing() -> None:
     assert log.kept_from == 4
 
 
+def test_damage_in_the_first_of_all_holds_nothing_either() -> None:
+    world, log = World(count=8, take=2), NumberedLog()
+    world.run()
+    world.damage_manifest(world.store().list_ids()[0])
+    found = upstream(world, log)
+    found.delivered(world.newest())
+    ask(found)
+    assert log.kept_from == 2
+
+
 def test_what_is_still_to_be_replayed_stays_upstream() -> None:
     """Goal: a recovery that dies on the way can be made again.
 

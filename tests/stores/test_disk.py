@@ -135,6 +135,18 @@ def test_a_lock_is_released_when_its_holder_fails(tmp_path: Path) -> None:
         pass
 
 
+def test_flushing_reaches_the_file_and_the_directory_that_were_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    file = disk.create(str(tmp_path / "new"))
+    file.sync()
+    file.close()
+    disk.sync_directory(str(tmp_path))
+    assert flushed == [str(tmp_path / "new"), str(tmp_path)]
+
+
 def test_flushing_a_directory_that_is_gone_is_an_error(tmp_path: Path) -> None:
     disk.sync_directory(str(tmp_path))
     with pytest.raises(FileNotFoundError):

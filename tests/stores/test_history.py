@@ -87,6 +87,14 @@ def test_small_segments_are_merged_and_nothing_is_lost(place: Place) -> None:
     assert len(segments(place)) < 20
 
 
+def test_as_many_small_segments_as_there_may_be_are_left_alone(place: Place) -> None:
+    for number in range(SMALL.small_segments):
+        History(place.medium(), SMALL).append([epoch(number)])
+    assert len(segments(place)) == SMALL.small_segments
+    History(place.medium(), SMALL).append([epoch(SMALL.small_segments)])
+    assert len(segments(place)) == 1
+
+
 def test_what_takes_too_much_room_goes_oldest_first(place: Place) -> None:
     history = History(place.medium(), SMALL)
     for number in range(200):

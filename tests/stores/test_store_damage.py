@@ -293,6 +293,18 @@ def test_a_flipped_bit_that_only_the_dependency_itself_needs_is_not_our_damage(
     assert store.validate_checkpoint(2).valid
 
 
+def test_damage_is_looked_for_only_in_the_sidecars_that_were_named(
+    store: DurableCheckpointStore, place: Place, job: Job
+) -> None:
+    """Goal: a finding about one sidecar is about that one. Method: damage a dependency, ask for each."""
+    newest = store.load_by_id(2)
+    assert newest is not None
+    assert store.damage_in(newest, newest.needed_sidecars) == []
+    place.edit(place.sidecar(1), lambda data: flipped(data, len(data) - 100))
+    assert store.damage_in(newest, {"state-000001.bin"}) != []
+    assert store.damage_in(newest, {"state-000002.bin"}) == []
+
+
 def test_every_part_of_a_sidecar_is_covered(store: DurableCheckpointStore, place: Place, job: Job) -> None:
     good = place.get(place.sidecar(2))
     for position in range(0, len(good), 501):

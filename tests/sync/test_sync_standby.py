@@ -109,6 +109,35 @@ def test_storage_that_does_not_answer_is_reported_and_asked_again(fleet: Fleet) 
     assert standby.status.checkpoint_id is not None
 
 
+def test_a_failure_that_passed_is_forgotten_and_nothing_else_that_the_store_notes(fleet: Fleet) -> None:
+    """Goal: the mark that tells this store from all others outlives an outage. Method: the notes before and after."""
+    primary(fleet)
+    machine = fleet.machine(standby=True)
+    standby = machine.standby()
+    notes = machine.link().notes
+    before = notes.read()
+    assert notes.replica is not None
+    machine.requests.cut_off()
+    standby._step()
+    assert notes.read().keys() - before.keys() == {"failure"}
+    machine.requests.heal()
+    standby._step()
+    assert notes.read() == before
+
+
+def test_a_standby_that_is_to_keep_everything_follows_too(fleet: Fleet) -> None:
+    first, second = fleet.machine(standby=True), fleet.machine(standby=True)
+    link = second.link()
+    standby = Standby(link.local.store, link, Silent(), second.clock, retain=None)
+    with running(first) as process:
+        while process.next_epoch():
+            first.push()
+            standby._step()
+            assert standby.status.error is None
+    assert standby.status.epoch == 4
+    assert {manifest.epoch for manifest in second.store().manifests()} >= {1, 2, 3, 4}
+
+
 def test_a_machine_that_was_replaced_cannot_follow_with_what_it_has(fleet: Fleet) -> None:
     """It sealed what the bucket does not know, so what follows there does not follow from here."""
     first = fleet.machine()

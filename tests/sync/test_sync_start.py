@@ -15,7 +15,7 @@ from holdfast import (
 )
 from holdfast.clock import new_uuid
 from holdfast.engine.startup import StartOptions
-from sync.machines import URL, Fleet, Machine, running
+from sync.machines import URL, Fleet, Machine, running, settings
 
 
 @pytest.fixture
@@ -144,6 +144,15 @@ def test_a_start_that_never_sealed_an_epoch_leaves_nothing_in_the_way(fleet: Fle
         pass
     fleet.machine().run()
     assert fleet.right()
+
+
+def test_a_start_that_never_sealed_an_epoch_is_no_checkpoint_to_go_on_from(fleet: Fleet) -> None:
+    machine = fleet.machine()
+    with running(machine):
+        pass
+    machine.settings = settings(fail_if_no_checkpoint=True)
+    with pytest.raises(PipelineError, match="fail_if_no_checkpoint is set"):
+        machine.run()
 
 
 # A named checkpoint
