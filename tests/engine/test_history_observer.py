@@ -127,6 +127,16 @@ def test_two_runs_are_told_apart(clock: ManualClock) -> None:
     assert len({entry["run"] for entry in history.entries("stop")}) == 2
 
 
+def test_a_process_that_dies_does_not_wait_for_the_storage(clock: ManualClock) -> None:
+    history = Scripted(permits=0)
+    observer = HistoryObserver(history, clock)
+    observer.on_event(recovered())
+    assert history.asked.acquire(timeout=PATIENCE)
+    assert [thread.daemon for thread in threading.enumerate() if thread.name == "holdfast-history"] == [True]
+    history.permits.release()
+    observer.close()
+
+
 def test_nobody_waits_for_the_storage(clock: ManualClock) -> None:
     """Goal: an epoch never waits. Method: events come while a write is stuck, and all are taken."""
     history = Scripted(permits=0)

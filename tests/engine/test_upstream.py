@@ -92,6 +92,22 @@ def ask(found: Upstream) -> None:
     found.close()
 
 
+def test_a_process_that_dies_does_not_wait_for_a_source() -> None:
+    daemons: list[bool] = []
+
+    class Asked(NumberedLog):
+        def head(self) -> Offsets:
+            daemons.append(threading.current_thread().daemon)
+            return super().head()
+
+    world = World(count=8, take=2)
+    world.run()
+    found = upstream(world, Asked())
+    found.delivered(world.newest())
+    ask(found)
+    assert set(daemons) == {True}
+
+
 def test_a_beginning_is_decided_once_in_a_timeline(tmp_path: Path) -> None:
     log = NumberedLog(end=7)
     for timeline, expected in ((TIMELINE, "7"), (TIMELINE, "7"), (OTHER, "50")):

@@ -105,6 +105,20 @@ def test_a_request_is_running_and_then_a_success(serving: Callable[..., Service]
     assert pushed[0].bytes > 0
 
 
+def test_a_process_that_dies_does_not_wait_for_a_push(serving: Callable[..., Service]) -> None:
+    service = serving()
+    service.epoch()
+    daemons: dict[str, bool] = {}
+
+    def look(label: str) -> None:
+        daemons.update({thread.name: thread.daemon for thread in threading.enumerate()})
+
+    service.machine.requests.error = look
+    uuid = service.sync.request()
+    eventually(lambda: service.sync.status().success == uuid)
+    assert (daemons["holdfast-sync"], daemons["holdfast-sync-reader"]) == (True, True)
+
+
 def test_requests_for_what_is_being_pushed_share_its_result(serving: Callable[..., Service]) -> None:
     service = serving()
     service.epoch()
