@@ -32,6 +32,9 @@ _PRELOADED = (
     "_pytest.unittest", "_pytest.junitxml", "_pytest.unraisableexception",
 )  # fmt: skip
 
+_IDLE_SECONDS, _A_GLANCE = 40.0, 20
+"""Who does no more in so long than to look now and then waits for what never comes: no test has such patience."""
+
 Environment = dict[str, str] | None
 
 
@@ -150,12 +153,28 @@ def preload() -> None:
 
 
 def _ended(child: int, limit: float) -> int | None:
-    """Wait for a child; None when it lives longer than it may."""
+    """Wait for a child; None when it lives longer than it may, or when it waits with all it started."""
     deadline, pause = time.monotonic() + limit, 0.01
-    while time.monotonic() < deadline:
+    was_busy, busy, looked = time.monotonic(), 0, 0.0
+    while time.monotonic() < min(deadline, was_busy + _IDLE_SECONDS):
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
             return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > looked + 1.0:
+            looked = time.monotonic()
+            if (now := _busy(child)) > busy + _A_GLANCE:
+                was_busy, busy = looked, now
         time.sleep(pause)
         pause = min(pause * 1.5, 0.2)
     return None
+
+
+def _busy(session: int) -> int:
+    """Return how long all processes of a session were busy so far, in hundredths of seconds."""
+    total = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                total += sum(map(int, fields[11:15]))
+    return total
