@@ -86,6 +86,22 @@ def test_a_second_request_settles_the_first() -> None:
     process.delivery.close()
 
 
+def test_whoever_asks_is_never_given_an_older_checkpoint_for_a_new_one() -> None:
+    """Goal: silence is no success. Method: each request of a seal stays without an answer."""
+    refused = 0
+    for number in range(requests_of_one_seal()):
+        world, weather = World(2), Weather()
+        process = _started(world, weather)
+        before = process.writer.last.checkpoint_id
+        weather.schedule = FaultSchedule({number: Fault.UNAVAILABLE})
+        try:
+            assert process.writer.seal_again().checkpoint_id > before
+        except TransientStoreError:
+            refused += 1
+        process.delivery.close()
+    assert refused > 0
+
+
 class DeafWitness(NoWitness):
     def __init__(self) -> None:
         self.hears = True

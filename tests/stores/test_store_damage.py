@@ -221,6 +221,17 @@ def test_state_without_a_checksum_is_not_trusted(store: DurableCheckpointStore, 
     assert_damaged(store, 1, "state has no checksum")
 
 
+def test_a_checksum_that_came_with_inline_state_is_kept(store: DurableCheckpointStore) -> None:
+    """Goal: sealing a copy blesses no damage. Method: the state is not what its checksum was made of."""
+    states = {"small": OperatorCheckpoint.inline(b"one")}
+    store.save(manifest(1, operator_states=states))
+    sealed = store.load_by_id(1)
+    assert sealed is not None
+    damaged = {"small": OperatorCheckpoint.inline(b"two")}
+    store.save(manifest(2, operator_states=damaged, state_checksum=sealed.state_checksum))
+    assert_damaged(store, 2, "inline checksum mismatch")
+
+
 def test_bad_base64_is_damage(store: DurableCheckpointStore, place: Place) -> None:
     store.save(manifest(1, operator_states={"small": OperatorCheckpoint.inline(b"one")}))
     rewrite(place, 1, operator_states={"small": {"state_b64": "b25l*"}})
