@@ -198,3 +198,14 @@ def test_a_late_start_leaves_the_working_directory_of_who_replaced_it(tmp_path: 
     assert [os.path.basename(path) for path in generations(str(tmp_path))] == ["10", "4", "3"]
     shutil.rmtree(tmp_path)
     assert generations(str(tmp_path)) == []
+
+
+def test_what_a_removal_left_that_was_cut_off_goes_the_next_time(tmp_path: Path) -> None:
+    """Goal: no crash of a removal stands in the way of the next. Method: the folder is gone, its lock is not."""
+    path = tmp_path / "work" / "1"
+    held = HeldFolder(str(path))
+    held.take()
+    held.release()
+    assert [found.name for found in path.parent.iterdir()] == [f"1{LOCK}"]
+    assert HeldFolder(str(path)).remove_if_free()
+    assert list(path.parent.iterdir()) == []
