@@ -13,6 +13,7 @@ from holdfast import StoreConfigurationError, TransientStoreError, UnsupportedSt
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.stores.directory import DirectoryMedium
 from holdfast.stores.disk import LocalDisk
+from holdfast.stores.medium import AlreadySealed
 from holdfast.stores.store import DurableCheckpointStore
 from holdfast.testing import InterceptedDisk
 from stores.builders import manifest, seal, state_of, with_state
@@ -198,6 +199,17 @@ def test_meeting_our_own_checkpoint_flushes_its_name(recorded: DurableCheckpoint
     recorder.calls.clear()
     seal(recorded, 1)
     assert {"sync directory .", "sync directory checkpoint_000001"} <= set(recorder.calls)
+
+
+def test_a_manifest_never_joins_the_state_of_somebody_else(directory: DirectoryPlace) -> None:
+    """Goal: one checkpoint is one writer's. Method: another one stores state under the id while ours is staged."""
+    ours, theirs = directory.medium(), directory.medium()
+    staged = ours.stage(1, [b"ours"], 4)
+    theirs.create_sidecar(1, [b"theirs"], 6)
+    with pytest.raises(AlreadySealed):
+        ours.seal(staged, manifest(1).stamped().to_json().encode())
+    assert directory.contents() == {"checkpoints/checkpoint_000001/state.bin"}
+    assert ours.read_sidecar("state-000001.bin", 0, 100) == b"theirs"
 
 
 # Failing writes leave nothing

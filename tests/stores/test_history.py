@@ -95,6 +95,16 @@ def test_as_many_small_segments_as_there_may_be_are_left_alone(place: Place) -> 
     assert len(segments(place)) == 1
 
 
+def test_a_merged_segment_is_closed_as_soon_as_it_has_its_size(place: Place) -> None:
+    History(place.medium(), SMALL).append([epoch(0)])
+    (first,) = segments(place)
+    line = len(place.get(first))
+    for number in range(1, 4):
+        limits = HistoryLimits(segment_bytes=2 * line, small_segments=3)
+        History(place.medium(), limits).append([epoch(number)])
+    assert [len(place.get(key)) for key in segments(place)] == [2 * line, 2 * line]
+
+
 def test_what_takes_too_much_room_goes_oldest_first(place: Place) -> None:
     history = History(place.medium(), SMALL)
     for number in range(200):

@@ -87,6 +87,16 @@ def test_a_file_that_a_source_replaced_is_sent_again(machine: Machine) -> None:
     assert machine.fleet.bucket().materials.get(name) == b'{"next": "7"}'
 
 
+def test_a_file_that_went_from_there_is_sent_again(fleet: Fleet, machine: Machine) -> None:
+    """Goal: what this process sent before is no proof that it is there. Method: another machine lets it go."""
+    manifest = machine.newest()
+    there = BucketMaterials(fleet.bucket(), machine.clock)
+    sent = there.send(machine.side().materials, manifest, lambda count: None, lambda: None)
+    assert BucketMaterials(fleet.bucket(), machine.clock).remove_except([]) == sent[0]
+    assert there.send(machine.side().materials, manifest, lambda count: None, lambda: None) == sent
+    assert index(fleet).keys() == set(fleet.bucket().materials.names())
+
+
 def test_a_file_that_is_damaged_there_is_not_taken(fleet: Fleet, machine: Machine) -> None:
     manifest = machine.newest()
     send(machine, manifest)

@@ -57,16 +57,17 @@ def test_nothing_goes_below_the_least_number(fleet: Fleet) -> None:
     assert len(whole(fleet)) == 5
 
 
-def test_nothing_young_goes_however_many_there_are(fleet: Fleet) -> None:
+@pytest.mark.parametrize("minutes", [3, 9])
+def test_nothing_young_goes_however_many_there_are(fleet: Fleet, minutes: int) -> None:
     pushed(fleet, 12)
-    removed = prune(fleet, retention_min_count=2, retention_min_age="6 minutes")
+    removed = prune(fleet, retention_min_count=2, retention_min_age=f"{minutes} minutes")
     young = [
         m.checkpoint_id
         for m in fleet.bucket().store.manifests()
-        if fleet.world.clock.now_ms() - m.timestamp_ms <= 6 * MINUTE * 1000
+        if fleet.world.clock.now_ms() - m.timestamp_ms <= minutes * MINUTE * 1000
     ]
-    assert removed
-    assert len(young) >= 6
+    assert len(removed) == 12 - minutes + 1, "the first fence goes too"
+    assert len(young) >= minutes
     assert set(young) <= set(whole(fleet))
 
 

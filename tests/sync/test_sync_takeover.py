@@ -265,6 +265,20 @@ def test_rows_that_wait_on_a_lost_machine_are_computed_again(fleet: Fleet, dies_
     assert fleet.right()
 
 
+def test_the_pointer_of_a_bucket_names_what_can_be_begun_from(fleet: Fleet) -> None:
+    """What is only recorded there has no state: whoever takes the pointer's word would find nothing behind it."""
+    machine = fleet.machine()
+    with running(machine) as process:
+        process.next_epoch()
+        pushed = machine.push().checkpoint_id
+        process.next_epoch()
+    with running(machine):
+        pass
+    bucket = fleet.bucket().store
+    assert bucket.newest_id() > pushed
+    assert bucket.medium.read_pointer() == pushed
+
+
 def test_the_highest_generation_counts_even_if_its_owner_never_sealed(fleet: Fleet) -> None:
     """A start took the bucket and died before its fence reached anybody: the next one is a generation later."""
     first = fleet.machine(standby=True)
