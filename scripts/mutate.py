@@ -23,7 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from mutation import covering, justified, trying
@@ -67,6 +67,8 @@ class Trial:
     tests: str
     status: str
     by: str = ""
+    asked: Sequence[str] = ()
+    """The marks of all tests that did not notice: only others are asked the next time."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,17 @@ class Task:
     left_out: int
     limit: float
     digest: str
+    marks: Sequence[str]
+    """What each test is known by: another one when its file was changed."""
+    asked: Sequence[str] = ()
+    """The marks of tests that did not notice it before, and are left out now."""
+
+    def without(self, asked: Sequence[str]) -> "Task":
+        """Return the same with only the tests that were not asked."""
+        left = [number for number, mark in enumerate(self.marks) if mark not in asked]
+        tests, marks = [self.tests[number] for number in left], [self.marks[number] for number in left]
+        near = sum(number < self.near for number in left)
+        return replace(self, tests=tests, marks=marks, near=near, asked=sorted({*asked} & {*self.marks}))
 
 
 def modules(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -152,7 +165,7 @@ def task_of(
             break
         seconds += test.seconds
         names.append(test.test)
-    said = "\n".join(f"{name} {digests[name.partition('::')[0]]}" for name in sorted(names))
+    marks = [_short(f"{name} {digests[name.partition('::')[0]]}") for name in names]
     return Task(
         key,
         mutant,
@@ -160,8 +173,13 @@ def task_of(
         sum(is_near(name) for name in names),
         len(reach) - len(names),
         least + _SLOWER * seconds,
-        hashlib.sha256(said.encode()).hexdigest()[:16],
+        _short("".join(sorted(marks))),
+        marks,
     )
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 # --- in the workers
@@ -217,7 +235,9 @@ def attempt(task: Task, deadline: float) -> Trial | None:
     status = "out of time" if run.code is None else "survived" if run.code == 0 else "killed"
     if status == "killed":
         noticed.insert(0, run.failed.removeprefix("FAILED ").partition(" - ")[0])
-    return Trial(task.key, source, task.digest, status, run.failed if status == "killed" else "")
+        return Trial(task.key, source, task.digest, status, run.failed)
+    asked = [*task.asked, *task.marks] if status == "survived" else []
+    return Trial(task.key, source, task.digest, status, asked=asked)
 
 
 def record_of(test_file: str) -> Path:
@@ -239,7 +259,16 @@ def still_true(trial: Trial | None, task: Task) -> bool:
     """Whether a mutant need not be tried again: the module is the same, and so are tests that noticed nothing."""
     if trial is None or trial.source != covering.digest(SOURCES / task.mutant.file):
         return False
+    if trial.status == "survived" and task.tests and {*task.marks} <= {*trial.asked}:
+        return True
     return trial.status in ("killed", "out of time") or trial.tests == task.digest
+
+
+def left_to_ask(task: Task, before: Trial | None) -> Task:
+    """Return a task without the tests that did not notice it before, while its module is the same."""
+    if before is None or before.status != "survived" or before.source != covering.digest(SOURCES / task.mutant.file):
+        return task
+    return task.without(before.asked)
 
 
 def keep(trial: Trial) -> None:
@@ -283,7 +312,8 @@ def run(options: argparse.Namespace) -> int:
             before = known()
             trials = {task.key: before[task.key] for task in tasks if still_true(before.get(task.key), task)}
             print(f"seed {options.seed}: {len(tasks)} mutants, {len(trials)} of them known from before", flush=True)
-            futures = [pool.submit(attempt, task, deadline) for task in tasks if task.key not in trials]
+            left = [left_to_ask(task, before.get(task.key)) for task in tasks if task.key not in trials]
+            futures = [pool.submit(attempt, task, deadline) for task in left]
             for number, future in enumerate(as_completed(futures), 1):
                 if (trial := future.result()) is not None:
                     keep(trial)

@@ -126,13 +126,27 @@ def test_tests_about_the_module_are_asked_before_all_others() -> None:
 
 def test_a_trial_is_repeated_when_the_module_or_tests_that_noticed_nothing_are_others() -> None:
     mutant = mutants_of("core/planning.py", (mutate.SOURCES / "core/planning.py").read_text())[0]
-    task = mutate.Task("key", mutant, ["tests/a.py::t"], 0, 0, 1.0, "tests")
+    task = mutate.Task("key", mutant, ["tests/a.py::t"], 0, 0, 1.0, "tests", ["mark"])
     now = covering.digest(mutate.SOURCES / "core/planning.py")
     assert mutate.still_true(mutate.Trial("key", now, "tests", "survived"), task)
     assert mutate.still_true(mutate.Trial("key", now, "other tests", "killed"), task)
     assert not mutate.still_true(mutate.Trial("key", now, "other tests", "survived"), task)
     assert not mutate.still_true(mutate.Trial("key", "other code", "tests", "killed"), task)
     assert not mutate.still_true(None, task)
+
+
+def test_tests_that_noticed_nothing_are_not_asked_again_before_they_change() -> None:
+    mutant = mutants_of("core/planning.py", (mutate.SOURCES / "core/planning.py").read_text())[0]
+    now = covering.digest(mutate.SOURCES / "core/planning.py")
+    before = mutate.Trial("key", now, "then", "survived", asked=["a", "b", "gone"])
+    task = mutate.Task("key", mutant, ["t::a", "t::c", "t::b", "t::d"], 2, 0, 1.0, "now", ["a", "c", "b", "d"])
+    assert not mutate.still_true(before, task)
+    left = mutate.left_to_ask(task, before)
+    assert (left.tests, left.marks, left.near, left.asked) == (["t::c", "t::d"], ["c", "d"], 1, ["a", "b"])
+    fewer = mutate.Task("key", mutant, ["t::a"], 1, 3, 1.0, "now", ["a"])
+    assert mutate.still_true(before, fewer)
+    assert mutate.left_to_ask(task, mutate.Trial("key", "other code", "then", "survived", asked=["a"])) == task
+    assert mutate.left_to_ask(task, None) == task
 
 
 def test_a_seed_draws_the_same_mutants_whatever_else_changes() -> None:

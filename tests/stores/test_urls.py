@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import CheckpointStoreError, StoreConfigurationError, open_store
+from holdfast.engine.sync.sides import bucket_side
 from holdfast.stores.store import DurableCheckpointStore
 from holdfast.stores.urls import open_to_ask
 from stores.builders import manifest, seal
@@ -231,6 +232,13 @@ def talkative() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+def test_a_bucket_of_copies_is_asked_where_and_as_whom_its_options_say(talkative: str) -> None:
+    options = {"endpoint": talkative, "allow_http": "true", "region": "us-east-1", "token": SESSION}
+    options |= {"access_key_id": "AKIAEXAMPLE", "secret_access_key": SECRET}
+    with pytest.raises(CheckpointStoreError, match="The provided token is malformed"):
+        bucket_side("s3://copies/shop", options, vnode_count=4).store.list_ids()
 
 
 def test_a_servers_error_never_shows_credentials(talkative: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from holdfast.engine.sync.copying import Vanished, copy_sidecars
-from holdfast.engine.sync.sides import bucket_side
 from holdfast.stores.store import DurableCheckpointStore
 from stores.builders import seal, state_of
 from stores.places import DirectoryPlace, Place
@@ -38,8 +37,3 @@ def test_a_sidecar_that_was_pruned_or_cut_off_meanwhile_is_not_copied(
     with pytest.raises(Vanished, match="was pruned meanwhile"):
         copy_sidecars(source.medium, target.medium, {NAME: size}, lambda count: None)
     assert target.sidecars() == {}
-
-
-def test_a_bucket_that_needs_no_options_is_named_and_not_asked() -> None:
-    side = bucket_side("s3://copies/shop", None, vnode_count=4)
-    assert str(side) == "s3://copies/shop"
