@@ -251,6 +251,26 @@ def test_storage_that_does_not_answer_is_no_damage_and_is_asked_again(
     assert "https://***@bucket" in caplog.text
 
 
+def test_every_outage_is_told(chain: Chain, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = Busy(open_medium(str(path), {}, read_only=False), retain=None, vnode_count=4)
+    failed: list[int] = []
+
+    def fail() -> None:
+        failed.append(len(heard.events))
+        raise TransientStoreError("no answer")
+
+    heard = Heard()
+    beside = verification(store, heard, VerificationSettings(every_seconds=0.01, bytes_per_second=1e12))
+    store.before = fail
+    beside.start()
+    heard.wait_for(2)
+    store.before = fail
+    heard.wait_for(len(heard.events) + 3)
+    beside.close()
+    assert len(failed) == 2
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+
+
 def test_what_was_found_survives_in_the_history(chain: Chain, path: Path) -> None:
     damage(path, 7)
     history = HistoryObserver(chain.store.history, ManualClock(START_MS))
