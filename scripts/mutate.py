@@ -87,6 +87,8 @@ class Task:
     """What each test is known by: another one when its file was changed."""
     asked: Sequence[str] = ()
     """The marks of tests that did not notice it before, and are left out now."""
+    each: float = 5.0
+    """For so many seconds a single test may be busy: most of the changes that never end are known by it."""
 
     def without(self, asked: Sequence[str]) -> "Task":
         """Return the same with only the tests that were not asked."""
@@ -175,6 +177,7 @@ def task_of(
         least + _SLOWER * seconds,
         _short("".join(sorted(marks))),
         marks,
+        each=5.0 + _SLOWER * max((test.seconds for test in reach if test.test in names), default=0.0),
     )
 
 
@@ -227,7 +230,7 @@ def attempt(task: Task, deadline: float) -> Trial | None:
     later = [test for test in task.tests if test not in first]
     with tree.changed(task.mutant.file, task.mutant.applied(path.read_text())):
         for tests in filter(None, (list(dict.fromkeys(first)), later)):
-            run = tree.pytest(tests, 60.0 + 10.0 * limit, cpu=limit)
+            run = tree.pytest(tests, 60.0 + 10.0 * limit, cpu=limit, each=task.each)
             if run.code != 0:
                 break
     if run.code in (5, 70):

@@ -82,11 +82,18 @@ class Tree:
             path.write_text(before)
 
     def pytest(
-        self, arguments: Sequence[str], limit: float, *, cpu: float | None = None, environment: Environment = None
+        self,
+        arguments: Sequence[str],
+        limit: float,
+        *,
+        cpu: float | None = None,
+        each: float | None = None,
+        environment: Environment = None,
     ) -> Run:
         """Run tests in a fork of this process; after `limit` seconds it is killed with all it started.
 
-        `cpu` is how many of them it may be busy: whether a loop has no end must not depend on who else is at work.
+        `cpu` is how many of them it may be busy, and `each` a single test: whether a loop has no end must not depend
+        on who else is at work.
         """
         output = self.place / "output.txt"
         child = os.fork()
@@ -95,7 +102,7 @@ class Tree:
             os.environ.update(environment or {})
             if cpu is not None:
                 resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(cpu), math.ceil(cpu) + 5))
-            self._be_pytest(arguments, output)
+            self._be_pytest(arguments, output, each)
         try:
             code = _ended(child, limit)
         finally:
@@ -110,7 +117,7 @@ class Tree:
             code, next((line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))), text[-300:])
         )
 
-    def _be_pytest(self, arguments: Sequence[str], output: Path) -> None:
+    def _be_pytest(self, arguments: Sequence[str], output: Path, each: float | None) -> None:
         code = 70
         try:
             file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -137,10 +144,21 @@ class Tree:
                 f"{self.place}/tmp",
             ]
             # Some plugins were imported before pytest could look at their assertions: theirs are not what is tested.
-            code = int(pytest.main([*quiet, "-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments]))
+            command = [*quiet, "-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments]
+            code = int(pytest.main(command, plugins=[] if each is None else [_Impatience(each)]))
             sys.stdout.flush()
         finally:
             os._exit(code)
+
+
+class _Impatience:
+    """Has the system end the process when a single test is busy for too long."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def pytest_runtest_logstart(self) -> None:
+        signal.setitimer(signal.ITIMER_PROF, self._seconds)
 
 
 def preload() -> None:
