@@ -23,7 +23,7 @@ from holdfast import sinks, sources
 from holdfast.engine.events import EpochCommitted, Event
 from holdfast.engine.startup import StartOptions
 from holdfast.spark.pipeline import Pipeline
-from holdfast.spark.session import STATE_STORES, configure
+from holdfast.spark.settings import STATE_STORES, apply_settings
 from holdfast.stores.store import DurableCheckpointStore
 
 STATE_PARTITIONS = 2
@@ -136,7 +136,7 @@ class Plain(Mode):
         return query
 
     def _configure(self) -> None:
-        configure(self.spark, state="rocksdb", state_partitions=STATE_PARTITIONS)
+        apply_settings(self.spark, state="rocksdb", state_partitions=STATE_PARTITIONS)
         if not self.tuned:
             for key in _TUNED:
                 self.spark.conf.unset(key)

@@ -69,6 +69,8 @@ WORK_PLACES = ("tests/engine/test_work_places.py",)
 HISTORY = ("tests/engine/test_history_observer.py",)
 CONTROLS = ("tests/connectors/test_source_controls.py",)
 SOURCE_FILES = ("tests/spark/test_source_files.py", "-k", "not other_file_systems")
+SETTINGS = "tests/spark/test_settings.py::test_what_cannot_work_is_refused_before_anything_is_changed"
+FORMATS = "tests/spark/test_settings.py::test_what_decides_a_format_may_change_between_two_starts"
 RETENTION = ("tests/stores/test_store_retention.py", "-k", "not s3")
 REPLAYS = ("tests/interfaces/test_transfer_replays.py",)
 POLLED = ("tests/interfaces/test_http_checkpoint_api.py", "-k", "storage_that_hangs")
@@ -871,6 +873,27 @@ GUARDS = [
         "return brought_over(view.query(*[frames[name] for name in wanted]), spark)",
         "return view.query(*[frames[name] for name in wanted])",
         (f"{SIDE_BY_SIDE}::test_what_a_user_has_in_his_session_works_in_views_and_stays_as_it_was",),
+    ),
+    Guard(
+        "a setting that no pipeline can run with is refused",
+        "spark/settings.py",
+        "        if value is not None and not refusal.fits(value):\n",
+        "        if False:\n",
+        (f"{SETTINGS}[spark.sql.streaming.stateStore.compression.codec-com.example.Codec-windows]",),
+    ),
+    Guard(
+        "a query that Spark would not start is refused before the fence",
+        "spark/runner.py",
+        "        check_supported(spark, self.built.frame, definition.output_mode)\n",
+        "",
+        (f"{SETTINGS}[spark.sql.streaming.stateStore.encodingFormat-avro-windows]",),
+    ),
+    Guard(
+        "the format of the offset log is ours",
+        "spark/settings.py",
+        '    PREFIX + "offsetLog.formatVersion": "1",\n',
+        "",
+        (f"{FORMATS}[spark.sql.streaming.offsetLog.formatVersion-2-several-rocksdb]",),
     ),
     Guard(
         "a user's listeners hear of a pipeline's query",

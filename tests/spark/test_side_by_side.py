@@ -16,7 +16,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from holdfast import open_store, sinks, sources
 from holdfast.errors import PipelineError
 from holdfast.spark.pipeline import Pipeline
-from holdfast.spark.session import STATE_STORES, local_session
+from holdfast.spark.session import local_session
+from holdfast.spark.settings import STATE_STORES
 from spark.orders import ROWS_PER_FILE, SCHEMA, contents, write_orders
 from spark.pipelines import windows
 from spark.test_running import Labs, Undisturbed, wait_for_epochs

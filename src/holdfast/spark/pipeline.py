@@ -29,7 +29,8 @@ from holdfast.errors import PipelineDefinitionError
 from holdfast.spark.definition import Definition, Query
 from holdfast.spark.rows import COLLECT_BYTES
 from holdfast.spark.runner import Runner
-from holdfast.spark.session import STATE_STORES, check_session, local_session
+from holdfast.spark.session import check_session, local_session
+from holdfast.spark.settings import STATE_STORES
 from holdfast.stores.store import DurableCheckpointStore
 from holdfast.stores.urls import open_store, open_to_ask
 

@@ -40,7 +40,8 @@ from holdfast.spark.definition import BuiltQuery, Definition, build_query
 from holdfast.spark.inside import Inside
 from holdfast.spark.query import QueryLife
 from holdfast.spark.restoring import Restoring
-from holdfast.spark.session import configure, own_session
+from holdfast.spark.session import own_session
+from holdfast.spark.settings import apply_settings, check_supported
 from holdfast.spark.source_files import refuse_lost_files, spark_exists
 from holdfast.spark.tables import EpochTables
 from holdfast.spark.workdir import WorkingDirectory
@@ -86,8 +87,9 @@ class Runner:
         controls = {name: spec.control for name, spec in specs.items() if spec.control is not None}
         self._upstream = Upstream(controls, store, self._observer, clock)
         self._tables = EpochTables(definition, materials, work_root.path, clock)
-        configure(spark, state=definition.state, state_partitions=definition.state_partitions)
+        apply_settings(spark, state=definition.state, state_partitions=definition.state_partitions)
         self.built: BuiltQuery = build_query(definition, spark)
+        check_supported(spark, self.built.frame, definition.output_mode)
         self._batches: BatchReader
         self._schema_parts: dict[str, bytes] = {}
         self._sinks: dict[str, Sink] = {}

@@ -1,4 +1,4 @@
-"""The Spark session a pipeline runs in, and the settings it needs."""
+"""The Spark session a pipeline runs in."""
 
 import contextlib
 import os
@@ -13,23 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.errors import PipelineDefinitionError
 
 _creating = threading.Lock()
-_PREFIX = "spark.sql.streaming."
 _PACKAGES = "spark.jars.packages"
-_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_IN_MEMORY = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
-
-STATE_STORES: Mapping[str, Mapping[str, str]] = {
-    "rocksdb": {
-        _PREFIX + "stateStore.providerClass": _ROCKSDB,
-        _PREFIX + "stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        _PREFIX + "stateStore.checkpointFormatVersion": "2",
-    },
-    "memory": {
-        _PREFIX + "stateStore.providerClass": _IN_MEMORY,
-        _PREFIX + "stateStore.checkpointFormatVersion": "1",
-    },
-}
 
 
 def local_session(
@@ -121,19 +105,3 @@ def check_session(spark: Any) -> None:
         raise PipelineDefinitionError(
             f"the Spark master '{master}' is not local: for now a pipeline runs with a local master, e.g. local[*]"
         )
-
-
-def configure(spark: SparkSession, *, state: str, state_partitions: int) -> None:
-    """Set what our checkpoints rely on. State files are small and short-lived: the store keeps history, not Spark."""
-    settings = {
-        _PREFIX + "checkpointFileManagerClass": _FILE_MANAGER,
-        # A file and a forked process more for every state file; our checkpoints have checksums of their own.
-        _PREFIX + "checkpoint.fileChecksum.enabled": "false",
-        _PREFIX + "minBatchesToRetain": "10",
-        _PREFIX + "stateStore.maintenanceInterval": "10s",
-        _PREFIX + "stateStore.minDeltasForSnapshot": "10",
-        "spark.sql.shuffle.partitions": str(state_partitions),
-        **STATE_STORES[state],
-    }
-    for key, value in settings.items():
-        spark.conf.set(key, value)

@@ -8,14 +8,13 @@ lineage) stand at the head of a change file.
 import json
 import os
 import re
-import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, BinaryIO
+from typing import Any
 
-import pyarrow as pa
+from holdfast.spark.lineage import lineage
 
 _VERSIONED = re.compile(r"^(\d+)(?:_([0-9a-f-]{36}))?\.(delta|snapshot|changelog|zip)$")
 _V2_METADATA = re.compile(r"/_metadata/v2/(\d+)$")
@@ -26,9 +25,6 @@ _JOIN_STORES = (
     "right-keyToNumValues",
     "right-keyWithIndexToValue",
 )
-_LZ4_HEADER = struct.Struct("<8sBiii")
-"""Magic word, how it is compressed, compressed size, size, checksum."""
-_LZ4_STORED = 0x10
 StateIds = Mapping[str, list[list[str]]]
 """Operator -> partition -> one id per store; as Spark writes them into its commit log."""
 
@@ -116,7 +112,7 @@ def _store_files(directory: str, version: int, store_id: str | None) -> list[str
         if match := _VERSIONED.match(file):
             there.setdefault((int(match[1]), match[2]), {})[match[3]] = file
     needed: list[str] = []
-    lineage: Mapping[int, str] = {}
+    versions: Mapping[int, str] = {}
     wanted = store_id
     for step in range(version, 0, -1):
         kinds = there.get((step, wanted), {})
@@ -132,8 +128,8 @@ def _store_files(directory: str, version: int, store_id: str | None) -> list[str
             raise FileNotFoundError(f"{directory}: no state file for version {step} (id {wanted})")
         needed.append(changes)
         if wanted is not None:
-            lineage = lineage or _lineage(os.path.join(directory, changes))
-            wanted = lineage.get(step - 1)
+            versions = versions or lineage(os.path.join(directory, changes))
+            wanted = versions.get(step - 1)
     return needed
 
 
@@ -159,41 +155,3 @@ def _zip_references(path: str) -> tuple[str, ...]:
     tables = [f"SSTs/{file['dfsSstFileName']}" for file in metadata.get("sstFiles") or []]
     logs = [f"logs/{file['dfsLogFileName']}" for file in metadata.get("logFiles") or []]
     return (*tables, *logs)
-
-
-@lru_cache(maxsize=4096)
-def _lineage(path: str) -> Mapping[int, str]:
-    """Return version -> id of the versions a change file builds on; it stands in the first block or two."""
-    head = b""
-    with open(path, "rb") as file:
-        for block in _lz4_blocks(file):
-            head += block
-            entries = _lineage_in(head)
-            if entries is not None:
-                return {entry["version"]: entry["checkpointUniqueId"] for entry in entries}
-    raise ValueError(f"{path}: no lineage at its head")
-
-
-def _lineage_in(head: bytes) -> list[dict[str, Any]] | None:
-    """Read two length-prefixed strings: the format version, and the lineage as JSON. None: more bytes needed."""
-    if len(head) < 2:
-        return None
-    position = 2 + struct.unpack(">H", head[:2])[0]
-    if len(head) < position + 2:
-        return None
-    length = struct.unpack(">H", head[position : position + 2])[0]
-    if len(head) < position + 2 + length:
-        return None
-    entries: list[dict[str, Any]] = json.loads(head[position + 2 : position + 2 + length])
-    return entries
-
-
-def _lz4_blocks(file: BinaryIO) -> Iterator[bytes]:
-    """Decompress the blocks of an LZ4 stream as Java writes it, one by one, as far as they are there."""
-    while len(header := file.read(_LZ4_HEADER.size)) == _LZ4_HEADER.size:
-        _, token, compressed, original, _ = _LZ4_HEADER.unpack(header)
-        block = file.read(compressed)
-        if original == 0 or len(block) < compressed:
-            return
-        stored = token & 0xF0 == _LZ4_STORED
-        yield block if stored else pa.Codec("lz4_raw").decompress(block, original, asbytes=True)

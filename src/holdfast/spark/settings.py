@@ -1,0 +1,121 @@
+"""Which of Spark's streaming settings a pipeline decides itself, which values it refuses, and which are the user's.
+
+What a setting of `spark.sql.streaming.` decides is either read from the files that were written under it, or fixed
+here, on the session of the query alone. All others are the user's: that a pipeline gives the same rows under other
+values of every one of them, or refuses in one sentence, is tested for all settings the running Spark has.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.errors import PipelineDefinitionError
+from holdfast.spark.lineage import CODECS
+from holdfast.spark.session import active
+
+PREFIX = "spark.sql.streaming."
+_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_IN_MEMORY = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+
+STATE_STORES: Mapping[str, Mapping[str, str]] = {
+    "rocksdb": {
+        PREFIX + "stateStore.providerClass": _ROCKSDB,
+        PREFIX + "stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        PREFIX + "stateStore.checkpointFormatVersion": "2",
+    },
+    "memory": {
+        PREFIX + "stateStore.providerClass": _IN_MEMORY,
+        PREFIX + "stateStore.checkpointFormatVersion": "1",
+    },
+}
+"""What `state` of a pipeline stands for."""
+
+PINNED: Mapping[str, str] = {
+    PREFIX + "checkpointFileManagerClass": _FILE_MANAGER,
+    # A file and a forked process more for every state file; our checkpoints have checksums of their own.
+    PREFIX + "checkpoint.fileChecksum.enabled": "false",
+    # State files are small and short-lived: the store keeps history, not Spark.
+    PREFIX + "minBatchesToRetain": "10",
+    PREFIX + "stateStore.maintenanceInterval": "10s",
+    PREFIX + "stateStore.minDeltasForSnapshot": "10",
+    # Sources and the sink of the query are ours: they have no names of their own in Spark's logs.
+    PREFIX + "queryEvolution.enableSourceEvolution": "false",
+    PREFIX + "queryEvolution.enableSinkEvolution": "false",
+    # The other format has one line for a source that is used several times, under the last of its places.
+    PREFIX + "offsetLog.formatVersion": "1",
+    # Meant for Spark's own development: an epoch may show several rows of one key.
+    PREFIX + "useStreamlineAggregator": "false",
+}
+"""What our checkpoints rely on."""
+
+UNSET = (PREFIX + "internal.stateStore.partitions",)
+"""What would overrule a setting of a pipeline: here `state_partitions`."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Values of a setting that no pipeline can run with."""
+
+    fits: Callable[[str], bool]
+    why: str
+
+
+REFUSED: Mapping[str, Refusal] = {
+    PREFIX + "stateStore.compression.codec": Refusal(
+        lambda value: value.lower() in CODECS, f"state files can be read that are written by {', '.join(CODECS)}"
+    ),
+    PREFIX + "join.stateFormatVersion": Refusal(
+        lambda value: value != "1", "Spark finds outer joins of format 1 incorrect and does not run them"
+    ),
+    PREFIX + "transformWithState.stateSchemaVersion": Refusal(
+        lambda value: value == "3", "Spark knows no other than 3"
+    ),
+    PREFIX + "numRecentProgressUpdates": Refusal(
+        lambda value: int(value) > 0, "Spark's query fails with its first batch when it may remember none"
+    ),
+}
+
+LIMITING = (
+    PREFIX + "stateStore.encodingFormat",
+    PREFIX + "statefulOperator.allowMultiple",
+    PREFIX + "statefulOperator.checkCorrectness.enabled",
+)
+"""Settings under which Spark may not run a query that it runs otherwise."""
+
+
+def apply_settings(spark: SparkSession, *, state: str, state_partitions: int) -> None:
+    """Set what our checkpoints rely on; PipelineDefinitionError for what the session has and no pipeline can."""
+    for key, refusal in REFUSED.items():
+        value = spark.conf.get(key, None)
+        if value is not None and not refusal.fits(value):
+            raise PipelineDefinitionError(
+                f"the Spark session has {key} = {value}: {refusal.why}. Unset it; state that exists goes on as it is"
+            )
+    for key in UNSET:
+        spark.conf.unset(key)
+    settings = {**PINNED, "spark.sql.shuffle.partitions": str(state_partitions), **STATE_STORES[state]}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+
+
+def check_supported(spark: SparkSession, frame: DataFrame, output_mode: str) -> None:
+    """Refuse a query that Spark would not start, by Spark's own check: later, the start would have begun."""
+    jvm = spark._jvm
+    assert jvm is not None
+    if spark.conf.get(PREFIX + "unsupportedOperationCheck", "true") != "true":
+        return
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    mode = modes.Append() if output_mode == "append" else modes.Update()
+    checker = getattr(getattr(jvm, "org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker$"), "MODULE$")
+    try:
+        with active(spark):  # Its settings are the ones that are looked at.
+            checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), mode)
+    except PySparkException as error:
+        found = {key: spark.conf.get(key, None) for key in LIMITING}
+        under = ", ".join(f"{key} = {value}" for key, value in found.items() if value is not None)
+        raise PipelineDefinitionError(
+            str(error).strip().split("\n")[0] + (f" (the Spark session has {under})" if under else "")
+        ) from error
