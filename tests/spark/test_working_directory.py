@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine.growth import grown, sizes
 from holdfast.core.completeness import OperatorStores, problems
 from holdfast.errors import PipelineError
 from holdfast.spark import state_files, workdir
@@ -37,6 +38,14 @@ def run_batch(root: Path, batch: int) -> None:
         write(root, f"state/{operator}/_metadata/metadata")
     for operator in (0, 1):
         write(root, f"state/{operator}/0/_metadata/schema")
+
+
+def compact(root: Path, batch: int) -> None:
+    """Leave a log file that repeats all entries so far, and what came before it no more."""
+    entries = [entry(number).split("\n")[1] for number in range(batch + 1)]
+    for path in (root / "sources/0").iterdir():
+        path.unlink()
+    write(root, f"sources/0/{batch}.compact", "\n".join(["v1", *entries]))
 
 
 @pytest.fixture
@@ -113,6 +122,27 @@ def test_what_a_start_brought_back_is_missed_too(directory: WorkingDirectory, tm
             again.capture(3, 0, FACTS)
         (root / "away").rename(root / name)
     again.capture(3, 0, FACTS)
+
+
+def test_what_left_the_disk_is_forgotten(tmp_path: Path) -> None:
+    """Goal: months of epochs take no more memory than a day. Method: as Spark does, write snapshots, remove old."""
+    root = tmp_path / "work"
+    directory = WorkingDirectory(str(root), ("orders", "kafka"))
+    held = []
+    for batch in range(60):
+        run_batch(root, batch)
+        for store in ("0/0", "0/1", "1/0"):
+            (root / "state" / store / f"{batch + 1}.delta").rename(root / "state" / store / f"{batch + 1}.snapshot")
+            (root / "state" / store / f"{batch - 1}.snapshot").unlink(missing_ok=True)
+        (root / "offsets" / str(batch - 2)).unlink(missing_ok=True)
+        if batch % 10 == 9:
+            compact(root, batch)
+        directory.capture(batch, 0, FACTS)
+        directory.captured()
+        held.append(sizes(directory))
+    on_disk = sum(path.is_file() for path in root.rglob("*"))
+    assert grown(held[29], held[59], by=15) == {}
+    assert all(size <= on_disk for size in held[59].values())
 
 
 class _Captured:

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ class CheckpointWriter:
         self._sidecar_sizes = store.sidecars()
         self._mover = Mover()
         self._distrusted: set[StateFile] = set()
+        self._hearing = threading.Lock()
         self._beside, self._witness = beside, witness
         self._waiting: Future[None] | None = None
 
@@ -167,6 +169,8 @@ class CheckpointWriter:
         assert sealed.sidecar is not None
         self._last = sealed
         self._catalog = built.catalog(sealed.sidecar)
+        with self._hearing:
+            self._distrusted &= set(self._catalog.files)  # The others were written again, or are gone.
         live = self._catalog.live_bytes()
         self._sidecar_sizes = {name: size for name, size in self._sidecar_sizes.items() if name in live}
         self._sidecar_sizes[sealed.sidecar] = sum(memoryview(chunk).nbytes for chunk in built.chunks)
@@ -176,11 +180,12 @@ class CheckpointWriter:
 
         It happens with the next epoch, from the files it captures. May be called on any thread.
         """
-        self._distrusted.update(
-            file
-            for file in self._catalog.files
-            if file.location is not None and file.location.sidecar in sidecars and file not in sound
-        )
+        with self._hearing:
+            self._distrusted |= {
+                file
+                for file in self._catalog.files
+                if file.location is not None and file.location.sidecar in sidecars and file not in sound
+            }
 
     def _to_move(self, operators: Mapping[str, Sequence[CapturedFile]]) -> dict[StateFile, Buffer]:
         """Return the few live files that leave an old sidecar with this checkpoint, and all that are damaged."""

@@ -129,6 +129,8 @@ class WorkingDirectory:
         }
         if logs := needed_log_files(self.path):
             operators[SOURCES_OPERATOR] = [self._captured(name) for name in logs]
+        captured = {file.path for files in operators.values() for file in files}
+        self._digests = {name: known for name, known in self._digests.items() if name in captured}
         parts[EXPECTED_PART] = self._expected(batch, facts, operators).to_part()
         return Capture(parts, operators, self.offsets(batch), self.range_digest(batch))
 

@@ -44,6 +44,8 @@ class Retention:
         finally:
             with self._holding:
                 self._held[checkpoint_id] -= 1
+                if not self._held[checkpoint_id]:
+                    del self._held[checkpoint_id]
 
     def prune(self, keep: int) -> list[int]:
         """Remove checkpoints beyond `keep` and clean up orphans; return the ids that went."""
@@ -136,6 +138,7 @@ class Retention:
     def _verified_plan(self, survey: Survey, keep: int) -> RetentionPlan:
         """Plan, read back what everything will rest on, and plan again without what turned out damaged."""
         sound: set[StateFile] = set()
+        self._verified &= {each.checkpoint_id for each in survey.facts()}
         while True:
             plan = plan_retention(survey.facts(), keep, self._verified)
             damaged = [id for id in plan.verify_first if not self._holds(id, sound)]

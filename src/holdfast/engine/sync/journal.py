@@ -36,7 +36,8 @@ class BucketWitness:
         self._store, self._bucket, self._lock, self._ownership = store, bucket, lock, ownership
         self._notes = notes
         self._every_seal, self._follow = every_seal, follow
-        self._there: set[str] = set()
+        self._there: str | None = None
+        """The sidecar whose progress was written last: a checkpoint may be sealed again, with the same one."""
         self.lost: Fenced | None = None
         """Set by whoever finds out, beside the epochs, that the bucket is somebody else's now."""
 
@@ -91,9 +92,9 @@ class BucketWitness:
     def _put(self, manifest: CheckpointManifest, progress: bytes | None) -> None:
         """Write the progress first: a manifest whose range is not known is a decision that nobody can repeat."""
         name, medium = manifest.sidecar, self._bucket.store.medium
-        if name is not None and name not in self._there and PROGRESS_OPERATOR in manifest.operator_states:
+        if name is not None and name != self._there and PROGRESS_OPERATOR in manifest.operator_states:
             if progress is not None or medium.sidecar_size(name) is None:
                 data = progress or self._store.state_reader.operator_bytes(manifest, PROGRESS_OPERATOR)
                 medium.put_sidecar(name, [data], len(data))
-            self._there.add(name)
+            self._there = name
         seal_copy(self._bucket.store, manifest, pointed_to=False)

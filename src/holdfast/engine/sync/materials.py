@@ -74,7 +74,7 @@ class BucketMaterials:
             if unknown:
                 check()
             in_parallel(job(name) for name in unknown)
-        self._compared |= names
+        self._compared = (self._compared & index.keys()) | names
         gone = {name for name in index if name.startswith(_sources_of(manifest)) and name not in names}
         if new or any(_GONE not in index[name] for name in gone):
             check()
@@ -138,7 +138,7 @@ class BucketMaterials:
             return lambda: self._take(local, name, named(name), entry, on_bytes)
 
         in_parallel(job(name, entry) for name, entry in sorted(missing.items()))
-        self._compared |= {f"{named(name)} {entry['sha256']}" for name, entry in wanted.items()}
+        self._compared = {f"{named(name)} {entry['sha256']}" for name, entry in wanted.items()}
         return len(missing), sum(entry["size"] for entry in missing.values())
 
     def _has(self, local: Materials, name: str, entry: Entry, have: Collection[str]) -> bool:

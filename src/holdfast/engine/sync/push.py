@@ -95,6 +95,8 @@ class Pusher:
     def _missing(self, manifest: CheckpointManifest) -> dict[str, int]:
         """Return the sidecars that are not there, or are only begun, and their sizes."""
         there = self._bucket.store.sidecars()
+        if self._vouched is not None:
+            self._vouched &= there.keys()
         missing = {}
         for name in manifest.needed_sidecars:
             size = self._local.store.medium.sidecar_size(name)
