@@ -10,11 +10,13 @@ import pytest
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 
+from holdfast import sinks, sources
 from holdfast.errors import PipelineDefinitionError
+from holdfast.spark.pipeline import Pipeline
 from holdfast.spark.settings import PINNED, PREFIX, REFUSED, STATE_STORES, UNSET
 from marks import long
-from spark.orders import contents, write_orders
-from spark.pipelines import PIPELINES
+from spark.orders import SCHEMA, contents, write_orders
+from spark.pipelines import PIPELINES, REVENUE
 
 STORE = PREFIX + "stateStore."
 ROCKSDB = STORE + "rocksdb."
@@ -40,9 +42,9 @@ REFUSALS = [
     (STORE + "compression.codec", "com.example.Codec", "windows"),
     (STORE + "encodingFormat", "avro", "windows"),
     *long(
-        (PREFIX + "statefulOperator.allowMultiple", "false", "several"),
         (PREFIX + "join.stateFormatVersion", "1", "joined"),
         (PREFIX + "transformWithState.stateSchemaVersion", "2", "python_state"),
+        (PREFIX + "fileSource.log.compactInterval", "0", "windows"),
         (PREFIX + "numRecentProgressUpdates", "0", "windows"),
     ),
 ]
@@ -59,8 +61,23 @@ def session(spark: SparkSession) -> SparkSession:
 def run(base: Path, kind: str, spark: SparkSession, files: int, **options: Any) -> Rows:
     """Run all there is with so many files; return what the sinks show."""
     write_orders(base, 0, files)
-    PIPELINES[kind](base, spark=spark, verify_interval=None, **options).run(once=True)
+    (chained if kind == "chained" else PIPELINES[kind])(base, spark=spark, verify_interval=None, **options).run(
+        once=True
+    )
     return contents(base)
+
+
+def chained(base: Path, **options: Any) -> Pipeline:
+    """Have one stateful operator behind another."""
+    pipeline = Pipeline("orders", store=base / "store", work_dir=base / "work", **options)
+    orders = sources.files(str(base / "in"), schema=SCHEMA, max_files=1)
+    pipeline.source("orders", orders, watermark=("ts", "1 minute"))
+    pipeline.view("revenue", REVENUE)
+    longer = pipeline.view(
+        "longer", "SELECT window(window_time(w), '5 minutes') AS v, sum(total) AS total FROM revenue GROUP BY 1"
+    )
+    pipeline.sink("db", longer, sinks.sqlite(str(base / "app.db"), table="revenue", epoch_column=True))
+    return pipeline
 
 
 @pytest.mark.parametrize(("key", "value", "kind", "state"), FORMATS)
@@ -193,7 +210,7 @@ KINDS = {
     "flatmap": [("pandas_state", "rocksdb")],
     "transformwithstate": [("python_state", "rocksdb")],
     "encoding": [("python_state", "rocksdb"), ("windows", "rocksdb")],
-    "statefuloperator": [("windows", "rocksdb"), ("deduplicated", "rocksdb"), ("running", "rocksdb")],
+    "statefuloperator": [(kind, "rocksdb") for kind in ("chained", "windows", "deduplicated", "running")],
     "codec": [("windows", "rocksdb"), ("running", "memory")],
 }
 """What a setting's name has in it -> the pipelines it is tried with."""

@@ -73,16 +73,15 @@ REFUSED: Mapping[str, Refusal] = {
     PREFIX + "transformWithState.stateSchemaVersion": Refusal(
         lambda value: value == "3", "Spark knows no other than 3"
     ),
+    PREFIX + "fileSource.log.compactInterval": Refusal(
+        lambda value: int(value) > 0, "Spark does not read files that are logged with it"
+    ),
     PREFIX + "numRecentProgressUpdates": Refusal(
         lambda value: int(value) > 0, "Spark's query fails with its first batch when it may remember none"
     ),
 }
 
-LIMITING = (
-    PREFIX + "stateStore.encodingFormat",
-    PREFIX + "statefulOperator.allowMultiple",
-    PREFIX + "statefulOperator.checkCorrectness.enabled",
-)
+LIMITING = (PREFIX + "stateStore.encodingFormat",)
 """Settings under which Spark may not run a query that it runs otherwise."""
 
 
