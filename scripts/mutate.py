@@ -48,11 +48,14 @@ ALL_OF = (
 SAMPLE_OF = (
     "stores",
     "engine",
-    *(f"spark/{name}.py" for name in ("restoring", "source_log", "state_files", "workdir")),
+    *(
+        f"spark/{name}.py"
+        for name in ("restoring", "source_log", "log_capture", "log_segments", "lineage", "state_files", "workdir")
+    ),
 )
 TESTS = ("core", "engine", "stores", "sync", "connectors", "crash", "spark")
 NOT_LIGHT = re.compile(
-    r"cdc|kafka|postgres|servers|spark/test_(?!source_log|workdir|state_files|restoring)"
+    r"cdc|kafka|postgres|servers|spark/test_(?!source_log|log_capture|lineage|working_directory|workdir|state_files|restoring)"
     r"|crash/test_(killed_process|state_machine)"
 )
 _RECORD_LIMIT, _SLOWER = 600.0, 5.0

@@ -64,6 +64,7 @@ SIDE_BY_SIDE = "tests/spark/test_side_by_side.py"
 HANDLE = "tests/spark/test_handle.py"
 PLAN = "tests/spark/test_plan.py"
 WORKING = ("tests/spark/test_working_directory.py",)
+LOG_CAPTURE = ("tests/spark/test_log_capture.py",)
 COMPLETENESS = ("tests/core/test_completeness.py",)
 WORK_PLACES = ("tests/engine/test_work_places.py",)
 HISTORY = ("tests/engine/test_history_observer.py",)
@@ -779,8 +780,8 @@ GUARDS = [
     Guard(
         "an epoch is not sealed without all of its state",
         "spark/workdir.py",
-        "        if missing := problems(batch + 1, capture.parts, paths):\n",
-        "        if missing := ():\n",
+        "if missing := problems(batch + 1, capture.parts, live) or problems(batch + 1, capture.parts, paths):\n",
+        "if missing := ():\n",
         WORKING,
     ),
     Guard(
@@ -838,6 +839,34 @@ GUARDS = [
         "for number in range(first, newest + 1)",
         "for number in range(newest, newest + 1)",
         COMPLETENESS,
+    ),
+    Guard(
+        "segments of a log follow one another",
+        "core/completeness.py",
+        "        if begin == following:\n",
+        "        if True:\n",
+        COMPLETENESS,
+    ),
+    Guard(
+        "segments of a log reach the range's end",
+        "core/completeness.py",
+        "    newest = max([last, *(end for _, end in segments)])\n",
+        "    newest = max(end for _, end in segments)\n",
+        COMPLETENESS,
+    ),
+    Guard(
+        "segments that were joined go from the disk",
+        "spark/log_capture.py",
+        "            os.unlink(os.path.join(self._root, path))\n",
+        "            pass\n",
+        LOG_CAPTURE,
+    ),
+    Guard(
+        "Spark's own log is whole before an epoch is sealed",
+        "spark/workdir.py",
+        "problems(batch + 1, capture.parts, live) or ",
+        "",
+        WORKING,
     ),
     Guard(
         "a progress record names its range",
@@ -1147,10 +1176,17 @@ GUARDS = [
     ),
     Guard(
         "the source log is compacted as Spark expects",
-        "spark/workdir.py",
-        "    compact_as_expected(target, compact_interval)\n",
+        "spark/log_segments.py",
+        "    if due >= 0:\n",
+        "    if False:\n",
+        LOG_CAPTURE,
+    ),
+    Guard(
+        "the source log of a version before is compacted as Spark expects",
+        "spark/log_capture.py",
+        "        compact_as_expected(self._root, compact_interval)\n",
         "",
-        (f"{TRAPS}::test_a_restart_finds_the_source_log_that_spark_looks_for",),
+        LOG_CAPTURE,
     ),
     Guard(
         "transformWithState finds its schemas in the new place",

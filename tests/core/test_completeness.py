@@ -27,6 +27,7 @@ UPLOADED = [f"state/0/{p}/5_{IDS[p][0]}.{kind}" for p in (0, 1) for kind in ("zi
 JOINED = [f"state/0/{p}/{name}/{v}.delta" for p in (0, 1) for name in JOIN for v in range(1, 6)]
 SCHEMAS = ["state/0/_metadata/metadata", "state/0/0/_metadata/schema"]
 LOGS = ["sources/0/2.compact", "sources/0/3", "sources/0/4", "sources/1/0", "sources/1/1"]
+SEGMENTS = ["log/0/0-2", "log/0/3-3", "log/0/4-4", "log/1/0-1"]
 
 STORES = {
     "memory": (MEMORY, ("default",), None),
@@ -39,7 +40,7 @@ OPTIONAL = {name for name in UPLOADED if name.endswith(".changelog")}
 """Beside a snapshot of the same version, the change file repeats it."""
 
 
-def recorded(kind: str, *, expected: bool = True) -> tuple[dict[str, bytes], list[str]]:
+def recorded(kind: str, *, expected: bool = True, logs: list[str] = LOGS) -> tuple[dict[str, bytes], list[str]]:
     """Return the parts and the files of a whole checkpoint."""
     files, names, ids = STORES[kind]
     body = {"nextBatchWatermarkMs": 0, **({"stateUniqueIds": {"0": ids}} if ids else {})}
@@ -53,7 +54,7 @@ def recorded(kind: str, *, expected: bool = True) -> tuple[dict[str, bytes], lis
     others = tuple(["sources/2/0", *SCHEMAS] + [name for name in files if "SSTs" in name or "logs" in name])
     if expected:
         parts[EXPECTED_PART] = Expected({"0": OperatorStores(2, names)}, {"0": 4, "1": 1}, others).to_part()
-    return parts, [*files, *SCHEMAS, *LOGS, "sources/2/0"]
+    return parts, [*files, *SCHEMAS, *logs, "sources/2/0"]
 
 
 @pytest.mark.parametrize("kind", STORES)
@@ -76,6 +77,20 @@ def test_any_file_that_is_missing_is_a_problem(kind: str) -> None:
     for lost in ("metadata", "offsets/3", "offsets/4", "commits/4"):
         left = {name: data for name, data in parts.items() if name != lost}
         assert problems(EPOCH, left, paths) == [f"{lost} is missing"]
+
+
+def test_a_log_in_segments_is_whole_from_its_beginning_to_the_end_of_the_range() -> None:
+    """Goal: no entry of a log can be lost unseen. Method: leave out each segment in turn, add some beyond."""
+    parts, paths = recorded("memory", logs=SEGMENTS)
+    assert problems(EPOCH, parts, paths) == []
+    assert problems(EPOCH, parts, [*paths, "log/0/5-9"]) == []
+    for lost, entry in zip(SEGMENTS, (0, 3, 4, 0), strict=True):
+        found = problems(EPOCH, parts, [path for path in paths if path != lost])
+        log, last = lost.rsplit("/", 1)[0], 4 if lost.startswith("log/0") else 1
+        source = log if log == "log/0" else "sources/1"
+        assert found == [f"{source} has no entry {entry}, of 0 to {last} that a start reads"]
+    assert problems(EPOCH, parts, [*paths, "log/0/6-9"]) == ["log/0 has no entry 5, of 0 to 9 that a start reads"]
+    assert len(problems(EPOCH, parts, [path for path in paths if not path.startswith("log/")])) == 2
 
 
 @pytest.mark.parametrize("kind", STORES)

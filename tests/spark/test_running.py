@@ -318,6 +318,13 @@ def test_any_checkpoint_goes_on_as_a_plain_spark_query(
     store = open_store(here.base / "store", read_only=True)
     early = next(manifest for manifest in store.manifests() if manifest.epoch == 2)
     export_spark(store, early, str(here.base / "plain"))
+    assert not {path.name for path in (here.base / "plain").iterdir()} - {
+        "metadata",
+        "offsets",
+        "commits",
+        "sources",
+        "state",
+    }
     frame = (
         spark.readStream.schema(SCHEMA)
         .option("maxFilesPerTrigger", 1)

@@ -18,6 +18,7 @@ _STATE = re.compile(
     r"^(?P<store>state/\d+/\d+(?:/[^/]+)?)/(?P<version>\d+)(?:_(?P<id>[0-9a-f-]{36}))?\.(?P<kind>[a-z]+)$"
 )
 _LOG = re.compile(r"^sources/(?P<source>[^/]+)/(?P<number>\d+)(?P<compact>\.compact)?$")
+_SEGMENT = re.compile(r"^log/(?P<source>[^/]+)/(?P<first>\d+)-(?P<last>\d+)$")
 _LOG_OFFSET = re.compile(r'^\{"logOffset":\s*(\d+)\}$')
 _SNAPSHOTS, _CHANGES = {"snapshot", "zip"}, {"delta", "changelog"}
 
@@ -166,10 +167,33 @@ def _missing_logs(expected: Expected, paths: Collection[str]) -> Iterator[str]:
         numbers = found.setdefault(match["source"], {})
         number = int(match["number"])
         numbers[number] = numbers.get(number, False) or match["compact"] is not None
+    segments = _segments(paths)
     for source, last in sorted(expected.logs.items()):
+        if source in segments:
+            yield from _missing_entries(source, segments[source], last)
+            continue
         numbers = found.get(source, {})
         first = max((number for number, compact in numbers.items() if compact), default=0)
         newest = max([last, *numbers])
         missing = [number for number in range(first, newest + 1) if number not in numbers]
         if missing:
             yield f"sources/{source} has no entry {missing[0]}, of {first} to {newest} that a start reads"
+
+
+def _segments(paths: Collection[str]) -> dict[str, list[tuple[int, int]]]:
+    """Return source -> the first and last log batch of each segment, in order."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for match in filter(None, map(_SEGMENT.match, paths)):
+        found.setdefault(match["source"], []).append((int(match["first"]), int(match["last"])))
+    return {source: sorted(segments) for source, segments in found.items()}
+
+
+def _missing_entries(source: str, segments: Collection[tuple[int, int]], last: int) -> Iterator[str]:
+    """Tell of a hole: segments follow one another from the first log batch to the range's end, or beyond."""
+    newest = max([last, *(end for _, end in segments)])
+    following = 0
+    for begin, end in segments:
+        if begin == following:
+            following = end + 1
+    if following <= newest:
+        yield f"log/{source} has no entry {following}, of 0 to {newest} that a start reads"

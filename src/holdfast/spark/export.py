@@ -1,9 +1,11 @@
 """No lock-in: any checkpoint as a plain Spark checkpoint directory."""
 
 import os
+import shutil
 
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.errors import InvalidRequest
+from holdfast.spark.log_segments import LOG
 from holdfast.spark.workdir import WorkingDirectory, check_parts, restore
 from holdfast.stores.store import DurableCheckpointStore
 
@@ -21,4 +23,6 @@ def export_spark(store: DurableCheckpointStore, manifest: CheckpointManifest, ta
     parts = dict(reader.progress(manifest.sidecar).parts)
     check_parts(parts, manifest.epoch - 1)
     os.makedirs(os.path.dirname(os.path.abspath(target)), exist_ok=True)
-    return restore(os.path.abspath(target), parts, reader.catalog(manifest).files, reader)
+    directory = restore(os.path.abspath(target), parts, reader.catalog(manifest).files, reader)
+    shutil.rmtree(os.path.join(directory.path, LOG), ignore_errors=True)  # Spark's own log was made of it.
+    return directory

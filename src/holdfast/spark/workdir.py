@@ -18,11 +18,12 @@ from holdfast.core.buffers import Buffer
 from holdfast.core.completeness import EXPECTED_PART, Expected, problems
 from holdfast.core.sidecar import CapturedFile, StateFile
 from holdfast.errors import CorruptCheckpoint, PipelineError
+from holdfast.spark.log_capture import LogCapture
+from holdfast.spark.log_segments import LOG
 from holdfast.spark.source_log import (
     COMPACT_INTERVAL,
     add_log_entries,
     compact_as_expected,
-    log_position,
     needed_log_files,
     new_log_entries,
 )
@@ -66,9 +67,11 @@ class WorkingDirectory:
     inputs: tuple[str, ...] = ()
     compact_interval: int = COMPACT_INTERVAL[1]
     _digests: dict[str, tuple[int, str]] = field(default_factory=dict)
-    _logged: dict[str, int] = field(default_factory=dict)
     _lasting: set[str] = field(default_factory=set)
     """Files that are written once and needed for good: what the stores hold, where sources began."""
+
+    def __post_init__(self) -> None:
+        self.logs = LogCapture(self.path)
 
     def offsets(self, batch: int) -> OffsetLogEntry:
         """Return what a batch reads; Spark wrote it before it called us."""
@@ -100,7 +103,7 @@ class WorkingDirectory:
         return found
 
     def _new_log_entries(self, batch: int) -> dict[str, bytes]:
-        return new_log_entries(self.path, self._logged, self._log_end(self.offsets(batch).sources))
+        return self.logs.entries(batch, self._log_end(self.offsets(batch).sources))
 
     def capture(self, batch: int, next_watermark_ms: int, facts: "PlanFacts") -> Capture:
         """Return everything a restart after `batch` needs; PipelineError when not all of it is here.
@@ -112,7 +115,9 @@ class WorkingDirectory:
         except FileNotFoundError as error:
             raise _incomplete(self.path, batch, [str(error)]) from error
         paths = [file.path for files in capture.operators.values() for file in files]
-        if missing := problems(batch + 1, capture.parts, paths):
+        # What Spark goes on with has to be whole as well: its log, beside the segments of it that are sealed.
+        live = [path for path in paths if not path.startswith(f"{LOG}/")] + needed_log_files(self.path)
+        if missing := problems(batch + 1, capture.parts, live) or problems(batch + 1, capture.parts, paths):
             raise _incomplete(self.path, batch, missing)
         return capture
 
@@ -127,7 +132,7 @@ class WorkingDirectory:
             f"state/{operator}": [self._captured(name) for name in files]
             for operator, files in operator_files(self.path, batch, state_ids).items()
         }
-        if logs := needed_log_files(self.path):
+        if logs := self.logs.capture(batch):
             operators[SOURCES_OPERATOR] = [self._captured(name) for name in logs]
         captured = {file.path for files in operators.values() for file in files}
         self._digests = {name: known for name, known in self._digests.items() if name in captured}
@@ -161,7 +166,7 @@ class WorkingDirectory:
 
     def captured(self) -> None:
         """Note that the last capture was sealed: the next range begins after it."""
-        self._logged = log_position(self.path)
+        self.logs.captured()
 
     def _captured(self, name: str) -> CapturedFile:
         path = os.path.join(self.path, name)
@@ -173,7 +178,7 @@ class WorkingDirectory:
 
     def write_offsets(self, batch: int, text: bytes, log_parts: dict[str, bytes]) -> None:
         """Make Spark run exactly this range as `batch` at its next start."""
-        add_log_entries(self.path, log_parts, self._logged)
+        add_log_entries(self.path, log_parts, self.logs.position)
         compact_as_expected(self.path, self.compact_interval)
         self._write(f"offsets/{batch}", text)
 
@@ -249,8 +254,7 @@ def restore(
     for name, data in parts.items():
         if name.startswith(("offsets/", "commits/")) or name == "metadata":
             directory._write(name, data)
-    compact_as_expected(target, compact_interval)
-    directory.captured()
+    directory.logs.restored(compact_interval)
     return directory
 
 
