@@ -75,6 +75,14 @@ bench-pipeline: java $(INSTALLED) ## measure pipelines against plain Structured 
 bench-commits: java $(INSTALLED) ## measure epochs against those of another commit, in turns (BASE=HEAD~1)
 	$(PY) benchmarks/commits.py --base $(or $(BASE),HEAD~1)
 
+.PHONY: bench-file-source
+bench-file-source: $(INSTALLED) ## measure what an epoch costs after up to a million files; results in benchmarks/results
+	$(PY) benchmarks/file_source.py
+
+.PHONY: soak-memory
+soak-memory: $(INSTALLED) ## what a process holds over 100,000 epochs (SECONDS=3600); results in benchmarks/results
+	$(PY) benchmarks/memory.py --seconds $(or $(SECONDS),3600)
+
 .PHONY: bench-connectors
 bench-connectors: java $(INSTALLED) ## measure each connector against the plain way; results in benchmarks/results
 	$(PY) benchmarks/connector_rates.py

@@ -34,10 +34,27 @@ def test_a_quick_run_of_the_store_benchmark_writes_its_results(tmp_path: Path) -
     assert list(work.iterdir()) == []
 
 
-@pytest.mark.parametrize("script", ["pipeline", "commits", "connector_rates", "control"])
-def test_the_others_can_be_started(script: str) -> None:
+def test_a_log_of_files_is_captured_and_sealed_as_in_a_run(tmp_path: Path) -> None:
+    """Goal: the benchmark of a file source does not rot. Method: run a side of it with a small log."""
+    command = [sys.executable, "benchmarks/file_source_side.py", str(tmp_path / "x"), "20", "400,1200", "every"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert run.returncode == 0, run.stderr
+    windows = [json.loads(line) for line in run.stdout.splitlines()]
+    assert [(window["files"], len(window["epochs"])) for window in windows] == [(400, 10), (1200, 10)]
+    assert all(epoch["bytes"] < 100 * 1200 for window in windows for epoch in window["epochs"])
+
+
+@pytest.mark.parametrize(
+    ("script", "option"),
+    [
+        *((script, "--seed") for script in ("pipeline", "commits", "connector_rates", "control")),
+        ("file_source", "--files"),
+        ("memory", "--epochs"),
+    ],
+)
+def test_the_others_can_be_started(script: str, option: str) -> None:
     """They take minutes, and some need servers: here only what they import and the options they take."""
     command = [sys.executable, f"benchmarks/{script}.py", "--help"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert run.returncode == 0, run.stderr
-    assert "--seed" in run.stdout
+    assert option in run.stdout
