@@ -29,6 +29,8 @@ GOLDEN = ("tests/golden",)
 STARTS_WITH_FOREACH, STARTS_WITH_KAFKA = ((*STARTS, "-k", sink) for sink in ("foreach", "kafka"))
 TRAPS = "tests/spark/test_traps.py"
 RECOVERY = "tests/spark/test_pipeline_recovery.py"
+CLOSING = "tests/spark/test_closing_batches.py"
+EVENT_TIME = "tests/spark/test_event_time.py"
 TABLES = "tests/spark/test_reference_tables.py"
 DELTA = ("tests/connectors/test_delta_source.py", "tests/connectors/test_delta_rows.py")
 DELTA_SINK = ("tests/connectors/test_delta_sink.py", "-k", "not spark and not large and not object_storage")
@@ -1072,9 +1074,51 @@ GUARDS = [
     Guard(
         "the batch that closes windows",
         "spark/runner.py",
-        "        self._add_closing_batch()\n        self._restoring.remove_old(start)",
-        "        self._restoring.remove_old(start)",
+        "        if due and self._query.finds_nothing():\n",
+        "        if False:\n",
         (f"{TRAPS}::test_the_batch_that_closes_windows_comes_after_a_crash_too",),
+    ),
+    Guard(
+        "rows that wait come before the batch that closes windows",
+        "spark/query.py",
+        "            self._began.wait(_LOOKING_SECONDS)\n",
+        "            break\n",
+        (f"{CLOSING}::test_rows_that_wait_while_the_pipeline_is_down_find_what_they_would_have_found",),
+    ),
+    Guard(
+        "a batch that Spark has planned is not written over",
+        "spark/workdir.py",
+        "        if not self._exists(closing):\n",
+        "        if True:\n",
+        (f"{CLOSING}::test_rows_that_come_while_the_batch_is_being_forced_keep_their_batch",),
+    ),
+    Guard(
+        "Spark is asked whether another batch is due",
+        "spark/event_time.py",
+        'return cls(next_ms, recorded["far_ms"], recorded["another_batch"])',
+        'return cls(next_ms, recorded["far_ms"], True)',
+        (f"{CLOSING}::test_no_batch_is_forced_that_spark_would_not_run",),
+    ),
+    Guard(
+        "Spark's tracker is told how far each source had come",
+        "spark/plan_facts.py",
+        "        known.put(id, new Some(Long.valueOf(told[i])));\n",
+        "",
+        (f"{EVENT_TIME}::test_a_restart_remembers_how_far_each_source_had_come",),
+    ),
+    Guard(
+        "the streams of a query are those that the plan said",
+        "spark/batch.py",
+        "        if known.log_directories != self.lines.directories:\n",
+        "        if False:\n",
+        (f"{EVENT_TIME}::test_lines_that_are_not_those_of_the_streams_stop_the_run",),
+    ),
+    Guard(
+        "a query that is to end is not started again",
+        "spark/query.py",
+        "        if self._stopping.is_set():\n            self.stop()\n        return self.streaming",
+        "        return self.streaming",
+        (f"{CLOSING}::test_a_failure_that_comes_before_the_query_is_started_is_not_lost",),
     ),
     Guard(
         "a checkpoint in doubt is settled before the next seal",

@@ -175,8 +175,8 @@ def test_with_two_watermarks_and_one_idle_input_we_seal_what_spark_goes_on_with(
     assert len(set(theirs.values())) > 1
 
 
-def test_with_two_watermarks_a_replay_forgets_what_spark_forgets(tmp_path: Path, spark: SparkSession) -> None:
-    """Every query start forgets which input had come how far; so must we, or we would seal another watermark."""
+def test_with_two_watermarks_a_replay_seals_what_spark_goes_on_with(tmp_path: Path, spark: SparkSession) -> None:
+    """Every query start makes Spark forget which input had come how far; it is told, or would seal another one."""
     write_orders(tmp_path / "busy", 0, 4)
     write_orders(tmp_path / "idle", 4, 6)  # Ahead of the other, until it brings nothing more.
     with pytest.raises(Crash):

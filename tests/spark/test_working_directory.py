@@ -11,10 +11,13 @@ from engine.growth import grown, sizes
 from holdfast.core.completeness import OperatorStores, problems
 from holdfast.errors import PipelineError
 from holdfast.spark import state_files, workdir
+from holdfast.spark.event_time import EventTime
+from holdfast.spark.lines import OffsetLines
 from holdfast.spark.plan_facts import PlanFacts
 from holdfast.spark.workdir import WorkingDirectory, restore
 
 OFFSETS = 'v1\n{"batchWatermarkMs":0}\n{"logOffset":%d}\n{"orders":{"0":7}}'
+LINES = OffsetLines(("orders", "kafka"), ("0", "1"))
 FACTS = PlanFacts(stores={"0": OperatorStores(2), "1": OperatorStores(1)}, log_directories=("0", "1"))
 
 
@@ -51,16 +54,16 @@ def compact(root: Path, batch: int) -> None:
 @pytest.fixture
 def directory(tmp_path: Path) -> WorkingDirectory:
     """Return a directory in which two batches ran and one was captured."""
-    directory = WorkingDirectory(str(tmp_path / "work"), ("orders", "kafka"))
+    directory = WorkingDirectory(str(tmp_path / "work"), LINES)
     run_batch(tmp_path / "work", 0)
-    directory.capture(0, 0, FACTS)
+    directory.capture(0, EventTime(), FACTS)
     directory.captured()
     run_batch(tmp_path / "work", 1)
     return directory
 
 
 def test_all_that_is_needed_is_captured(directory: WorkingDirectory) -> None:
-    capture = directory.capture(1, 0, FACTS)
+    capture = directory.capture(1, EventTime(), FACTS)
     paths = [file.path for files in capture.operators.values() for file in files]
     assert problems(2, capture.parts, paths) == []
     assert len(paths) == 3 * 2 + 4 + 2 + 1
@@ -90,7 +93,7 @@ def test_what_is_not_there_is_not_sealed_as_if_it_had_never_been(
     path = Path(directory.path) / lost
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     with pytest.raises(PipelineError, match=f"epoch 2 is not sealed.*{told}"):
-        directory.capture(1, 0, FACTS)
+        directory.capture(1, EventTime(), FACTS)
 
 
 def test_what_goes_away_between_listing_and_reading_is_missed(
@@ -105,23 +108,23 @@ def test_what_goes_away_between_listing_and_reading_is_missed(
 
     monkeypatch.setattr(workdir, "operator_files", listed_too_early)
     with pytest.raises(PipelineError, match=r"epoch 2 is not sealed.*state/0/1/2\.delta"):
-        directory.capture(1, 0, FACTS)
+        directory.capture(1, EventTime(), FACTS)
 
 
 def test_what_a_start_brought_back_is_missed_too(directory: WorkingDirectory, tmp_path: Path) -> None:
     """Goal: a schema that no plan names is known from the checkpoint. Method: restore, lose it, run a batch."""
-    capture = directory.capture(1, 0, FACTS)
+    capture = directory.capture(1, EventTime(), FACTS)
     files = [file for found in capture.operators.values() for file in found]
-    again = restore(str(tmp_path / "again"), capture.parts, files, _Captured(), (), ("orders", "kafka"))  # type: ignore[arg-type]
+    again = restore(str(tmp_path / "again"), capture.parts, files, _Captured(), (), LINES)  # type: ignore[arg-type]
     root = Path(again.path)
     for batch in (2, 3):
         run_batch(root, batch)
     for name in ("state/1/0/_metadata/schema", "sources/1/0"):
         (root / name).rename(root / "away")
         with pytest.raises(PipelineError, match=f"{name} is missing"):
-            again.capture(3, 0, FACTS)
+            again.capture(3, EventTime(), FACTS)
         (root / "away").rename(root / name)
-    again.capture(3, 0, FACTS)
+    again.capture(3, EventTime(), FACTS)
 
 
 def test_what_left_the_disk_is_forgotten(tmp_path: Path) -> None:

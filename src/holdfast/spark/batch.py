@@ -8,14 +8,16 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.core.contracts import Rows
 from holdfast.core.entries import ConnectorCheckpoint
 from holdfast.core.manifest import CheckpointManifest
-from holdfast.core.sources import Lag
+from holdfast.core.sources import Lag, Offsets
 from holdfast.core.tables import TABLES_PART, pins_to_part
 from holdfast.engine.coordinator import CapturedEpoch
 from holdfast.engine.upstream import Upstream
 from holdfast.errors import PipelineError
 from holdfast.spark.definition import BuiltQuery, Definition, evaluate_views
+from holdfast.spark.event_time import EventTime
 from holdfast.spark.forecast import Reads, SizeForecast
-from holdfast.spark.plan_facts import PlanFacts, PlanReader, WatermarkTracker
+from holdfast.spark.lines import OffsetLines, earlier
+from holdfast.spark.plan_facts import PlanFacts, PlanReader
 from holdfast.spark.rows import ComputedBatch, tagged_union, without_stale_order
 from holdfast.spark.tables import EpochTables
 from holdfast.spark.workdir import WorkingDirectory
@@ -30,6 +32,7 @@ class BatchReader:
         built: BuiltQuery,
         spark: SparkSession,
         directory: WorkingDirectory,
+        event_time: EventTime,
         chosen: CheckpointManifest | None,
         schema_parts: Mapping[str, bytes],
         upstream: Upstream,
@@ -39,21 +42,25 @@ class BatchReader:
         self._upstream, self.tables = upstream, tables
         self.schema_parts = schema_parts
         self._spark = spark
-        self._watermarks = WatermarkTracker((chosen.watermark or 0) if chosen else 0)
+        self.event_time = event_time
+        """Where event time stands after the newest epoch that is sealed."""
         self._source_watermarks = dict(chosen.source_watermarks) if chosen else {}
         self._plans = PlanReader(spark)
         self._java_query: Any = None
         self.forecast = SizeForecast()
 
     @property
-    def watermarked_inputs(self) -> tuple[str, ...]:
-        """The inputs of the query that carry a watermark, in plan order."""
-        sources = self.definition.sources
-        return tuple(name for name in self.built.inputs if name in sources and sources[name].watermark)
+    def lines(self) -> OffsetLines:
+        """What each line of the offset log is."""
+        return self.directory.lines
+
+    @property
+    def another_batch(self) -> bool:
+        """Whether a batch without data is due; where there is no state, nothing is."""
+        return self.event_time.another_batch and self.directory.has_state
 
     def query_starts(self) -> None:
-        """Forget what Spark forgets when a query starts: how far each watermarked input had come."""
-        self._watermarks = WatermarkTracker(self._watermarks.current_ms)
+        """Hear that another query of Spark's runs the batches from here on."""
         self._java_query = None
         self.tables.query_starts()
 
@@ -61,35 +68,44 @@ class BatchReader:
         """Stop if Spark runs a batch with another watermark than the one we sealed for it.
 
         Then a restart from our checkpoint would close windows at another time. A recorded range brings its own,
-        which may be ahead: the run that recorded it remembered more about its inputs than a replay can.
+        which may be ahead: versions before forgot at a restart how far each input had come.
         """
-        theirs, ours = self.directory.offsets(batch).watermark_ms, self._watermarks.current_ms
+        theirs, ours = self.directory.offsets(batch).watermark_ms, self.event_time.next_watermark_ms
         if theirs < ours or (theirs > ours and not replayed):
             raise PipelineError(
                 f"Spark runs epoch {batch + 1} with watermark {theirs}, the checkpoint before it says {ours}: "
                 "stopping before any harm. This is a fault in Holdfast, please report it"
             )
-        self._watermarks.begin(theirs)
 
-    def next_watermark(self, batch: int, observed_ms: tuple[int | None, ...]) -> int:
-        """Take what a batch saw, return the watermark of the next."""
-        return self._watermarks.advance(observed_ms, self.directory.offsets(batch).watermark_policy)
-
-    def source_watermarks(self, observed_ms: tuple[int | None, ...]) -> dict[str, int]:
+    def source_watermarks(self, facts: PlanFacts) -> dict[str, int]:
         """Return how far each source has come in event time; one that was idle stays where it was."""
-        for name, value in zip(self.watermarked_inputs, observed_ms, strict=False):
-            if value is not None:
-                self._source_watermarks[name] = max(value, self._source_watermarks.get(name, value))
+        for operator in facts.watermarks:
+            below = {self.lines.source_of[directory] for directory in operator.directories}
+            if operator.far_ms is not None and len(below) == 1:
+                name = below.pop()
+                self._source_watermarks[name] = max(
+                    operator.far_ms, self._source_watermarks.get(name, operator.far_ms)
+                )
         return dict(self._source_watermarks)
+
+    def rows_in(self, facts: PlanFacts) -> int:
+        """Return how many rows came from all sources, each counted once, however many streams read it."""
+        found: dict[str, int] = {}
+        for directory, name in self.lines.source_of.items():
+            found[name] = max(found.get(name, 0), facts.rows_read[directory])
+        return sum(found.values())
 
     def reads(self, batch: int) -> Reads:
         """Return how much of each input a batch reads, as far as that can be told before it is read."""
         files = self.directory.files_read(batch)
-        starts, ends = (dict(zip(self.built.inputs, lines, strict=False)) for lines in self.directory.range(batch))
-        return {
-            name: Lag(files[name], "files") if name in files else self._between(name, starts.get(name), end)
-            for name, end in ends.items()
-        }
+        starts, ends = map(self.lines.by_directory, self.directory.range(batch))
+        found: dict[str, Lag | None] = {}
+        for directory, name in self.lines.source_of.items():
+            if name in files:
+                found[name] = Lag(files[name], "files")
+            elif directory in ends:
+                found[name] = self._between(name, starts.get(directory), ends[directory])
+        return found
 
     def _between(self, name: str, start: str | None, end: str) -> Lag | None:
         source = self.definition.sources.get(name)
@@ -99,27 +115,41 @@ class BatchReader:
         return source.spec.control.lag(read(start), read(end))
 
     def plan_facts(self) -> PlanFacts:
-        """Return what the plan of the batch knows that was computed on this thread."""
-        if self._java_query is None:
-            id = self._spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-            assert id is not None
-            query = self._spark.streams.get(id)
-            assert query is not None
-            self._java_query = query._jsq.streamingQuery()
-        return self._plans.read(self._java_query)
+        """Return what Spark knows of the batch that was computed on this thread."""
+        if self._java_query is not None:
+            return self._plans.read(self._java_query)
+        id = self._spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+        assert id is not None
+        query = self._spark.streams.get(id)
+        assert query is not None
+        self._java_query = query._jsq.streamingQuery()
+        known = self._plans.streams(self._java_query)
+        if known.log_directories != self.lines.directories:
+            raise PipelineError(
+                f"Spark's streams are {known.log_directories}, the plan said {self.lines.directories}: stopping "
+                "before any harm. This is a fault in Holdfast, please report it"
+            )
+        remembered = self.event_time.remembered(known.watermarks, self.lines.source_of)
+        return self._plans.read(self._java_query, remembered)
 
     def source_offsets(self, lines: tuple[str, ...], epoch: int) -> dict[str, ConnectorCheckpoint]:
-        """Return each source's position in its own terms. A source used twice has the same line twice."""
-        offsets = {}
-        for name, line in zip(self.built.inputs, lines, strict=False):
+        """Return each source's position in its own terms; of one that several streams read, the earliest."""
+        positions: dict[str, Offsets] = {}
+        for directory, line in self.lines.by_directory(lines).items():
+            name = self.lines.source_of[directory]
             if line != "-" and name in self.definition.sources:
                 spec = self.definition.sources[name].spec
                 position = dict(spec.read_offsets(line))
-                notes = {"connector": spec.connector or spec.format, **spec.metadata}
-                offsets[name] = ConnectorCheckpoint(
-                    offsets=position, epoch=epoch, metadata={**notes, **self._upstream.notes(name, position)}
-                )
-        return offsets
+                known = positions.get(name)
+                positions[name] = position if known is None else earlier(known, position, spec.control)
+        return {name: self._checkpoint_of(name, position, epoch) for name, position in positions.items()}
+
+    def _checkpoint_of(self, name: str, position: Offsets, epoch: int) -> ConnectorCheckpoint:
+        spec = self.definition.sources[name].spec
+        notes = {"connector": spec.connector or spec.format, **spec.metadata}
+        return ConnectorCheckpoint(
+            offsets=dict(position), epoch=epoch, metadata={**notes, **self._upstream.notes(name, position)}
+        )
 
 
 class MicroBatch:
@@ -130,6 +160,7 @@ class MicroBatch:
         self.epoch = batch + 1
         self._computed: ComputedBatch | None = None
         self._base: DataFrame | None = None
+        self._event_time: EventTime
 
     def range_digest(self) -> str:
         """Return the digest of the range that Spark wrote down before it called us."""
@@ -164,18 +195,17 @@ class MicroBatch:
         """Read what Spark left in the working directory and in its plan."""
         reader = self._reader
         facts = reader.plan_facts()
-        watermark = reader.next_watermark(self._batch, facts.watermarks_ms)
-        capture = reader.directory.capture(self._batch, watermark, facts)
-        rows_in = dict(zip(reader.built.inputs, facts.rows_read, strict=False))
+        self._event_time = EventTime.after(facts, reader.lines.source_of)
+        capture = reader.directory.capture(self._batch, self._event_time, facts)
         tables = reader.tables.positions(self.epoch)
         pins = {TABLES_PART: pins_to_part(tables)} if tables else {}
         return CapturedEpoch(
             parts={**capture.parts, **reader.schema_parts, **pins},
             operators=capture.operators,
             source_offsets=reader.source_offsets(capture.offsets.sources, self.epoch),
-            source_watermarks=reader.source_watermarks(facts.watermarks_ms),
-            watermark_ms=watermark if facts.watermarks_ms else None,
-            rows_in=sum(rows_in.values()),
+            source_watermarks=reader.source_watermarks(facts),
+            watermark_ms=facts.next_watermark_ms if facts.watermarks else None,
+            rows_in=reader.rows_in(facts),
             table_offsets=tables,
             tables_path=reader.tables.path,
         )
@@ -183,6 +213,7 @@ class MicroBatch:
     def sealed(self) -> None:
         """Hear that the range of the next epoch begins here."""
         self._reader.directory.captured()
+        self._reader.event_time = self._event_time
 
     def release(self) -> None:
         """Let cached rows go."""

@@ -15,6 +15,9 @@ from holdfast.spark.failures import error_in, spark_message
 from holdfast.spark.inside import Inside
 
 _PATIENCE_MS = 30_000
+_IDLE_PATIENCE_MS = 1_000
+"""For a query that runs nothing: it may be asleep until its next trigger."""
+_LOOKING_SECONDS = 0.02
 
 
 class QueryLife:
@@ -30,11 +33,14 @@ class QueryLife:
         self._going = threading.Event()
         self._going.set()
         self._stopping = threading.Event()
+        self._began = threading.Event()
         self._ended = False
 
     def start(self, frame: DataFrame, output_mode: str, directory: str, trigger: Mapping[str, Any]) -> StreamingQuery:
-        """Start; batches arrive on a thread of Spark's."""
-        self._failure, self._ended = None, False
+        """Start; batches arrive on a thread of Spark's. After `stop` or `fail` it ends at once."""
+        if not self._stopping.is_set():
+            self._failure, self._ended = None, False
+        self._began.clear()
         self.streaming = (
             frame.writeStream.foreachBatch(self._on_batch)
             .outputMode(output_mode)
@@ -42,9 +48,26 @@ class QueryLife:
             .trigger(**trigger)
             .start()
         )
+        if self._stopping.is_set():
+            self.stop()
         return self.streaming
 
+    def finds_nothing(self) -> bool:
+        """Wait until Spark has looked for new rows. If there are none, end the query, which ran nothing: True."""
+        assert self.streaming is not None
+        running = self.streaming._jsq.streamingQuery()
+        while self.active and not self._began.is_set() and not running.noNewData():
+            self._began.wait(_LOOKING_SECONDS)
+        with self.turn:
+            if self._began.is_set() or self._stopping.is_set() or self.streaming.exception() is not None:
+                return False
+            self._ended = True
+            _begin_no_more(self.streaming, self._spark)
+        _end(self.streaming, _IDLE_PATIENCE_MS)
+        return True
+
     def _on_batch(self, frame: DataFrame, batch: int) -> None:
+        self._began.set()
         self._going.wait()
         with self._inside.entered(), self.turn:
             if self._ended:  # Spark was about to begin it when the query was ended: it is for the next start.
@@ -108,7 +131,7 @@ class QueryLife:
         with self.turn:
             self._ended = True
             _begin_no_more(self.streaming, self._spark)
-        _end(self.streaming)
+        _end(self.streaming, _PATIENCE_MS)
 
     @property
     def failure(self) -> BaseException | None:
@@ -129,8 +152,8 @@ def _begin_no_more(query: StreamingQuery, spark: SparkSession) -> None:
         query._jsq.streamingQuery().state().set(getattr(getattr(runtime, "TERMINATED$"), "MODULE$"))
 
 
-def _end(query: StreamingQuery) -> None:
+def _end(query: StreamingQuery, patience_ms: int) -> None:
     """End between two batches. Spark's own stop interrupts its thread, which can cut a batch's commit off."""
     with contextlib.suppress(Py4JError):
-        query._jsq.streamingQuery().queryExecutionThread().join(_PATIENCE_MS)
+        query._jsq.streamingQuery().queryExecutionThread().join(patience_ms)
     query.stop()

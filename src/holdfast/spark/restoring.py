@@ -11,6 +11,8 @@ from holdfast.clock import Clock
 from holdfast.engine.startup import Start
 from holdfast.engine.work_places import HeldFolder, WorkRoot, check_writable, generations, remove_generations
 from holdfast.errors import CorruptCheckpoint
+from holdfast.spark.event_time import EventTime
+from holdfast.spark.lines import OffsetLines
 from holdfast.spark.source_log import COMPACT_INTERVAL
 from holdfast.spark.workdir import WorkingDirectory, check_parts, restore
 from holdfast.stores.store import DurableCheckpointStore
@@ -29,10 +31,10 @@ class Restoring:
         """Refuse a place where no directory of ours can be made, before anybody is fenced off."""
         check_writable(self._root)
 
-    def recorded_range(self, epoch: int, inputs: tuple[str, ...]) -> dict[str, bytes] | None:
+    def recorded_range(self, epoch: int, lines: OffsetLines) -> dict[str, bytes] | None:
         """Return the range of an epoch that an earlier generation recorded; None when none did."""
         for path in self._old():
-            parts = WorkingDirectory(path, inputs).recorded_parts(epoch - 1)
+            parts = WorkingDirectory(path, lines).recorded_parts(epoch - 1)
             if parts is not None:
                 return parts
         return None
@@ -60,8 +62,11 @@ class Restoring:
                     return self._store.state_reader.progress(manifest.sidecar).parts.get(_QUERY_ID)
         return None
 
-    def restore(self, start: Start, inputs: tuple[str, ...]) -> WorkingDirectory:
-        """Build the directory of our generation from the checkpoint that was chosen; empty on a fresh start."""
+    def restore(self, start: Start, lines: OffsetLines) -> tuple[WorkingDirectory, EventTime]:
+        """Build the directory of our generation from the checkpoint that was chosen; empty on a fresh start.
+
+        Returns it, and where event time stands.
+        """
         target = os.path.join(self._root.path, str(start.owner.generation))
         old = [path for path in self._old() if path != target]
         self._own = HeldFolder(target, self._clock)
@@ -69,7 +74,7 @@ class Restoring:
         shutil.rmtree(target, ignore_errors=True)  # Left by a pipeline whose store is gone: this generation is new.
         if start.chosen is None:
             os.makedirs(target)
-            return WorkingDirectory(target, inputs)
+            return WorkingDirectory(target, lines), EventTime()
         assert start.chosen.sidecar is not None
         reader = self._store.state_reader
         parts = dict(reader.progress(start.chosen.sidecar).parts)
@@ -77,7 +82,8 @@ class Restoring:
         files = reader.catalog(start.chosen).files
         setting, default = COMPACT_INTERVAL
         interval = int(self._spark.conf.get(setting) or default)
-        return restore(target, parts, files, reader, old, inputs, interval)
+        directory = restore(target, parts, files, reader, old, lines, interval)
+        return directory, EventTime.sealed(parts, start.epoch - 1)
 
     def remove_old(self, start: Start) -> None:
         """Remove what earlier generations left, unless a process of theirs still lives."""

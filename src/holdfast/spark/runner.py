@@ -38,6 +38,7 @@ from holdfast.spark.batch import BatchReader, MicroBatch
 from holdfast.spark.binding import bind_sinks, inputs_without_return, pipeline_facts
 from holdfast.spark.definition import BuiltQuery, Definition, build_query
 from holdfast.spark.inside import Inside
+from holdfast.spark.lines import OffsetLines
 from holdfast.spark.query import QueryLife
 from holdfast.spark.restoring import Restoring
 from holdfast.spark.session import own_session
@@ -88,7 +89,9 @@ class Runner:
         self._upstream = Upstream(controls, store, self._observer, clock)
         self._tables = EpochTables(definition, materials, work_root.path, clock)
         apply_settings(spark, state=definition.state, state_partitions=definition.state_partitions)
-        self.built: BuiltQuery = build_query(definition, spark)
+        self.built: BuiltQuery
+        self._lines: OffsetLines
+        self._build()
         check_supported(spark, self.built.frame, definition.output_mode)
         self._batches: BatchReader
         self._schema_parts: dict[str, bytes] = {}
@@ -106,6 +109,10 @@ class Runner:
         )
         self._housekeeping = Housekeeping(store, retain, also=lambda: self._tables.remove_unneeded(store))
 
+    def _build(self, start_options: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        self.built = build_query(self.definition, self._spark, start_options)
+        self._lines = OffsetLines.of(self.built.frame, self.built.inputs)
+
     # start
 
     def prepare(self) -> Start:
@@ -117,7 +124,6 @@ class Runner:
         self._observer.on_event(Recovered(start.report))
         for record in start.replays:
             self._replay(record)
-        self._add_closing_batch()
         self._restoring.remove_old(start)
         self._begin_beside()
         return start
@@ -174,7 +180,7 @@ class Runner:
         )
 
     def _recorded_range(self, epoch: int) -> dict[str, bytes] | None:
-        return self._restoring.recorded_range(epoch, self.built.inputs)
+        return self._restoring.recorded_range(epoch, self._lines)
 
     def _ask_others(self, intent: Intent) -> None:
         """Refuse a start that could not read what comes next, or what it has to read again. Changes nothing."""
@@ -184,7 +190,7 @@ class Runner:
             self._asked = self._upstream.ask(self.definition.name, intent.owner.timeline, self._materials, known)
             exists, replay = spark_exists(self._spark), intent.settling.replay
             for record in [*replay.epochs, *passed_over(self.store, intent.decision, replay.reached)]:
-                refuse_lost_files(record.parts, self.built.inputs, exists)
+                refuse_lost_files(record.parts, self._lines.directories, exists)
             self._tables.ask(intent.decision.chosen, replay.epochs)
 
     def _restore(self, start: Start) -> None:
@@ -192,13 +198,14 @@ class Runner:
         with step(self._observer, self._clock, start.epoch, "recovery.sources"):
             self._locate_sources(start)
         with step(self._observer, self._clock, start.epoch, "recovery.restore"):
-            directory = self._restoring.restore(start, self.built.inputs)
+            directory, event_time = self._restoring.restore(start, self._lines)
         self._expected_batch = start.epoch
         self._batches = BatchReader(
             self.definition,
             self.built,
             self._spark,
             directory,
+            event_time,
             start.chosen,
             self._schema_parts,
             self._upstream,
@@ -219,12 +226,7 @@ class Runner:
         self._upstream.bind(self.definition.name, start.owner.timeline, self._materials)
         options = self._upstream.locate(_offsets_of(start.chosen))
         if options:
-            self.built = build_query(self.definition, self._spark, options)
-
-    def _add_closing_batch(self) -> None:
-        """Make up for what every query start forgets: that a batch without data is due, to close windows."""
-        if self._expected_batch > 0:
-            self._directory.add_closing_batch(self._expected_batch - 1, self._writer.last.watermark or 0)
+            self._build(options)
 
     @property
     def _directory(self) -> WorkingDirectory:
@@ -233,8 +235,20 @@ class Runner:
     # run
 
     def start_query(self, *, once: bool, interval: str | None) -> StreamingQuery:
-        """Start Spark's query; batches arrive in `_run_batch`, on a thread of Spark's."""
-        return self._start({"availableNow": True} if once else {"processingTime": interval or "0 seconds"})
+        """Start Spark's query; batches arrive in `_run_batch`, on a thread of Spark's.
+
+        Every query start forgets that a batch without data was due. Undisturbed, Spark would run it only if it finds
+        nothing new: rows are late by the watermark of the batch before, and what expires is let go one batch earlier.
+        So Spark looks for rows first.
+        """
+        trigger = {"availableNow": True} if once else {"processingTime": interval or "0 seconds"}
+        due = self._batches.another_batch
+        query = self._start(trigger)
+        if due and self._query.finds_nothing():
+            now_ms, watermark_ms = self._clock.now_ms(), self._batches.event_time.next_watermark_ms
+            self._directory.add_closing_batch(self._expected_batch - 1, watermark_ms, now_ms)
+            query = self._start(trigger)
+        return query
 
     def _start(self, trigger: Mapping[str, Any]) -> StreamingQuery:
         self._batches.query_starts()

@@ -57,9 +57,10 @@ class OffsetLogEntry:
         """How the watermark follows from those of several inputs: `min` or `max`, fixed for a query's life."""
         return str(self.metadata.get("conf", {}).get("spark.sql.streaming.multipleWatermarkPolicy", "min"))
 
-    def with_watermark(self, watermark_ms: int) -> "OffsetLogEntry":
-        """Return the same range under another watermark: the batch that only closes windows."""
-        return OffsetLogEntry(self.version, {**self.metadata, "batchWatermarkMs": watermark_ms}, self.sources)
+    def without_data(self, watermark_ms: int, at_ms: int) -> "OffsetLogEntry":
+        """Return a batch that begins and ends where this one ends: it only closes windows, and what else is due."""
+        then = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": at_ms}
+        return OffsetLogEntry(self.version, {**self.metadata, **then}, self.sources)
 
 
 def commit_log_entry(next_watermark_ms: int, state_ids: StateIds | None) -> str:

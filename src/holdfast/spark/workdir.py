@@ -18,6 +18,8 @@ from holdfast.core.buffers import Buffer
 from holdfast.core.completeness import EXPECTED_PART, Expected, problems
 from holdfast.core.sidecar import CapturedFile, StateFile
 from holdfast.errors import CorruptCheckpoint, PipelineError
+from holdfast.spark.event_time import EVENT_TIME_PART, EventTime
+from holdfast.spark.lines import NO_LINES, OffsetLines
 from holdfast.spark.log_capture import LogCapture
 from holdfast.spark.log_segments import LOG
 from holdfast.spark.source_log import (
@@ -61,10 +63,10 @@ class Capture:
 
 @dataclass
 class WorkingDirectory:
-    """One `work/<generation>/`. `inputs` names the source of each line of the offset log, as the plan orders them."""
+    """One `work/<generation>/`. `lines` says what each line of the offset log is."""
 
     path: str
-    inputs: tuple[str, ...] = ()
+    lines: OffsetLines = NO_LINES
     compact_interval: int = COMPACT_INTERVAL[1]
     _digests: dict[str, tuple[int, str]] = field(default_factory=dict)
     _lasting: set[str] = field(default_factory=set)
@@ -72,6 +74,11 @@ class WorkingDirectory:
 
     def __post_init__(self) -> None:
         self.logs = LogCapture(self.path)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether an operator keeps state here."""
+        return self._exists("state")
 
     def offsets(self, batch: int) -> OffsetLogEntry:
         """Return what a batch reads; Spark wrote it before it called us."""
@@ -94,24 +101,24 @@ class WorkingDirectory:
 
     def files_read(self, batch: int) -> dict[str, int]:
         """Return how many files a batch reads, for each input that is made of files."""
-        sources = list(dict.fromkeys(self.inputs))
-        found = dict.fromkeys((sources[int(index)] for index in self._log_end(self.offsets(batch).sources)), 0)
+        source_of, ends = self.lines.source_of, self._log_end(self.offsets(batch).sources)
+        found = {source_of[directory]: 0 for directory in ends}
         for name, text in self._new_log_entries(batch).items():
-            source = sources[int(name.split("/")[1])]
-            if source in found:  # Others keep there where they began.
-                found[source] += len(_entries(text).splitlines())
+            directory = name.split("/")[1]
+            if directory in ends:  # Others keep there where they began.
+                found[source_of[directory]] += len(_entries(text).splitlines())
         return found
 
     def _new_log_entries(self, batch: int) -> dict[str, bytes]:
         return self.logs.entries(batch, self._log_end(self.offsets(batch).sources))
 
-    def capture(self, batch: int, next_watermark_ms: int, facts: "PlanFacts") -> Capture:
+    def capture(self, batch: int, event_time: EventTime, facts: "PlanFacts") -> Capture:
         """Return everything a restart after `batch` needs; PipelineError when not all of it is here.
 
         The batch must have been consumed.
         """
         try:
-            capture = self._capture(batch, next_watermark_ms, facts)
+            capture = self._capture(batch, event_time, facts)
         except FileNotFoundError as error:
             raise _incomplete(self.path, batch, [str(error)]) from error
         paths = [file.path for files in capture.operators.values() for file in files]
@@ -121,11 +128,12 @@ class WorkingDirectory:
             raise _incomplete(self.path, batch, missing)
         return capture
 
-    def _capture(self, batch: int, next_watermark_ms: int, facts: "PlanFacts") -> Capture:
+    def _capture(self, batch: int, event_time: EventTime, facts: "PlanFacts") -> Capture:
         state_ids = facts.state_ids or None
         names = ["metadata", f"offsets/{batch}"] + ([f"offsets/{batch - 1}"] if batch > 0 else [])
         parts = {name: self._read(name) for name in names if self._exists(name)}
-        parts[f"commits/{batch}"] = commit_log_entry(next_watermark_ms, state_ids).encode()
+        parts[f"commits/{batch}"] = commit_log_entry(event_time.next_watermark_ms, state_ids).encode()
+        parts[EVENT_TIME_PART] = event_time.to_part()
         parts[_ROOT_PART] = self.path.encode()
         parts |= self._new_log_entries(batch)
         operators = {
@@ -155,14 +163,9 @@ class WorkingDirectory:
         return Expected(facts.stores, logs, tuple(sorted({*self._lasting, *referred})))
 
     def _log_end(self, lines: tuple[str, ...]) -> dict[str, int]:
-        """Return the last log batch that a range includes, for each source that keeps a log.
-
-        Spark numbers the log directories by the order in which sources first appear in the plan.
-        """
-        first = dict(reversed(list(zip(self.inputs, lines, strict=False))))
-        ordered = list(dict.fromkeys(self.inputs))
-        ends = {str(index): _LOG_OFFSET.search(first.get(name, "")) for index, name in enumerate(ordered)}
-        return {index: int(match[1]) for index, match in ends.items() if match}
+        """Return the last log batch that a range includes, for each stream that keeps a log."""
+        ends = {name: _LOG_OFFSET.search(line) for name, line in self.lines.by_directory(lines).items()}
+        return {name: int(match[1]) for name, match in ends.items() if match}
 
     def captured(self) -> None:
         """Note that the last capture was sealed: the next range begins after it."""
@@ -182,17 +185,11 @@ class WorkingDirectory:
         compact_as_expected(self.path, self.compact_interval)
         self._write(f"offsets/{batch}", text)
 
-    def add_closing_batch(self, batch: int, next_watermark_ms: int) -> bool:
-        """Make Spark run the batch without data that it forgot at the restart; False when none is due.
-
-        After a batch that moved the watermark, Spark runs one more to close windows. It keeps no note of that.
-        """
-        last = self.offsets(batch)
-        stateful = os.path.isdir(os.path.join(self.path, "state"))
-        if not stateful or next_watermark_ms <= last.watermark_ms:
-            return False
-        self._write(f"offsets/{batch + 1}", last.with_watermark(next_watermark_ms).to_text().encode())
-        return True
+    def add_closing_batch(self, batch: int, watermark_ms: int, at_ms: int) -> None:
+        """Make Spark run the batch without data that it forgot at the restart, unless it has planned another."""
+        closing = f"offsets/{batch + 1}"
+        if not self._exists(closing):
+            self._write(closing, self.offsets(batch).without_data(watermark_ms, at_ms).to_text().encode())
 
     def recorded_parts(self, batch: int) -> dict[str, bytes] | None:
         """Return the recorded range of a batch that was planned here, None when it is not there."""
@@ -222,7 +219,7 @@ def restore(
     files: Iterable[StateFile],
     reader: StateReader,
     old_directories: Iterable[str] = (),
-    inputs: tuple[str, ...] = (),
+    lines: OffsetLines = NO_LINES,
     compact_interval: int = COMPACT_INTERVAL[1],
 ) -> WorkingDirectory:
     """Rebuild a working directory from a checkpoint, in a place where nothing is.
@@ -230,7 +227,7 @@ def restore(
     A file of an old working directory is linked instead of read from the store, after its digest was compared.
     """
     os.makedirs(target)
-    directory = WorkingDirectory(target, inputs, compact_interval)
+    directory = WorkingDirectory(target, lines, compact_interval)
     old, wanted = list(old_directories), list(files)
     for folder in {os.path.dirname(file.path) for file in wanted}:
         os.makedirs(os.path.join(target, folder), exist_ok=True)
