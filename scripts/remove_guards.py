@@ -374,8 +374,22 @@ GUARDS = [
     Guard(
         "a pointer that is not where its writer left it is looked into",
         "stores/store.py",
-        "if self._after_seal(sealed) != sealed.checkpoint_id - 1:",
-        "if (self._after_seal(sealed) or 0) > sealed.checkpoint_id:",
+        "if (pointed := self._after_seal(sealed)) != sealed.checkpoint_id - 1:",
+        "if ((pointed := self._after_seal(sealed)) or 0) > sealed.checkpoint_id:",
+        ENGINE,
+    ),
+    Guard(
+        "what a later generation overtook is never gone on from",
+        "stores/verification.py",
+        "        if self._generations.overtook(manifest):\n",
+        "        if False:\n",
+        ENGINE,
+    ),
+    Guard(
+        "a pointer alone fences nobody",
+        "stores/late_seal.py",
+        "min(pointed or 0, begun)",
+        "(pointed or 0)",
         ENGINE,
     ),
     Guard(

@@ -11,6 +11,7 @@ from holdfast.core.manifest import ParentRef
 from holdfast.engine.fencing import TakeOver, take_over
 from holdfast.engine.recovery import RecoveryDecision
 from holdfast.stores.store import DurableCheckpointStore
+from holdfast.stores.survey import Survey
 from stores.builders import PENDING, flipped, manifest, seal, state_of, with_state
 from stores.jobs import TIMELINE, Job
 from stores.places import Place
@@ -192,6 +193,30 @@ def test_a_late_writer_is_told_although_the_pointer_is_damaged(store: DurableChe
     assert is_taken_back(other, 2)
 
 
+def test_a_late_writer_is_told_although_all_later_manifests_are_lost(
+    store: DurableCheckpointStore, place: Place
+) -> None:
+    """The pointer names a later id, and a later sidecar is there: each alone could be damage, or a dead attempt."""
+    old = take_over(store).fence
+    other = place.open()
+    new = take_over(other).fence
+    for id in (3, 4):
+        seal_as(other, new, id, id)
+    other.prune(1)
+    for id in other.list_ids():
+        place.delete(place.manifest(id))
+    with pytest.raises(Fenced, match="checkpoint 2 came too late: checkpoint 4"):
+        seal_as(store, old, 2, 1)
+    assert is_taken_back(other, 2)
+
+
+def test_a_pointer_alone_fences_nobody(store: DurableCheckpointStore, place: Place) -> None:
+    owner = take_over(store).fence
+    place.put(place.pointer, place.pointer_to(7))
+    seal_as(store, owner, 2, 1)
+    assert store.validate_checkpoint(2).valid
+
+
 def test_a_checkpoint_stays_as_it_is_when_a_damaged_fence_may_go_on_from_it(place: Place) -> None:
     """Somebody took over between our seal and our pointer: what we sealed was decided, and he shows it."""
     other = place.open()
@@ -230,6 +255,35 @@ def test_what_came_too_late_is_not_gone_on_from_whatever_else_is_lost(
     assert chosen.checkpoint_id == 4
     with pytest.raises(CorruptCheckpoint, match=r"3 cannot be used: .*sealed too late, by a writer that had been"):
         take_over(other, from_id=3)
+
+
+def test_what_came_too_late_is_known_by_those_who_came_before_it(store: DurableCheckpointStore, place: Place) -> None:
+    """The late writer dies before it can take it back; the newest checkpoints are damaged, the next ones readable."""
+    old = take_over(store).fence
+    seal_as(store, old, 2, 1)
+    other = place.open()
+    new = take_over(other).fence
+    for id in range(4, 8):
+        seal_as(other, new, id, id - 2, began=new.checkpoint_id)
+    other.prune(2)
+    died = place.interposed("advance_pointer", _die)
+    with pytest.raises(KeyboardInterrupt):
+        seal_as(died, old, 3, 2)
+    assert other.validate_checkpoint(3).valid
+    for id in other.list_ids():
+        if id > 3:
+            place.edit(place.sidecar(f"state-{id:06d}.bin"), flipped)
+    assert other.recover_latest_validated().chosen_id is None
+    with pytest.raises(CorruptCheckpoint, match=r"3 cannot be used: .*sealed too late"):
+        take_over(other, from_id=3)
+    facts = {
+        each.checkpoint_id: each.valid for each in Survey(other.medium, other._verifier, lambda id: False).facts()
+    }
+    assert not facts[3]
+
+
+def _die() -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_writer_may_fill_a_gap_of_its_own_generation(store: DurableCheckpointStore) -> None:

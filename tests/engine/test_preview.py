@@ -25,7 +25,7 @@ def previewed(world: World, options: StartOptions | None = None, **process: Any)
     options = options or StartOptions()
     before = everything(world)
     process_of_start = world.process(options=options, **process)
-    intent = process_of_start.startup().ask(process_of_start.old_range)
+    intent = process_of_start.startup().ask(process_of_start.old_ranges)
     assert everything(world) == before
     return preview(intent, options.on_foreign, OFFSETS, ["orders"])
 

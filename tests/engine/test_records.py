@@ -12,7 +12,7 @@ from holdfast.core.contracts import LedgerState, Token
 from holdfast.core.dependencies import CheckpointDependencies
 from holdfast.core.progress import ProgressRecord
 from holdfast.core.validation import RecoveryReport
-from holdfast.engine.records import find_replay, sealed_range, sealed_tokens
+from holdfast.engine.records import FoundRange, find_replay, sealed_range, sealed_tokens
 from holdfast.engine.recovery import RecoveryDecision
 from holdfast.engine.sequel import Sequel
 from holdfast.stores.store import DurableCheckpointStore
@@ -78,13 +78,17 @@ def test_the_range_of_an_epoch_is_that_of_the_newest_checkpoint_that_stands(stor
 
 def test_a_sink_that_is_nowhere_ahead_needs_no_replay(store: DurableCheckpointStore) -> None:
     decided = decision(seal(store, 1, 1, {}))
-    found = find_replay(store, decided, {"a": LedgerState(TIMELINE, 1, 1)}, lambda epoch: {"offsets/1": b"there"})
+    found = find_replay(
+        store, decided, {"a": LedgerState(TIMELINE, 1, 1)}, lambda epoch: [FoundRange({"offsets/1": b"there"})]
+    )
     assert (found.epochs, found.reached, found.lost) == ((), 1, False)
 
 
 def test_what_was_given_up_is_not_looked_for(store: DurableCheckpointStore) -> None:
     decided = decision(seal(store, 1, 1, {}), sequel=Sequel(given_up_after=1))
-    found = find_replay(store, decided, {"a": LedgerState(TIMELINE, 1, 3)}, lambda epoch: {"offsets/1": b"there"})
+    found = find_replay(
+        store, decided, {"a": LedgerState(TIMELINE, 1, 3)}, lambda epoch: [FoundRange({"offsets/1": b"there"})]
+    )
     assert (found.epochs, found.reached, found.lost) == ((), 1, False)
 
 
@@ -94,8 +98,8 @@ def test_a_range_that_nobody_decided_is_not_replayed_beside_sinks_that_are_rewou
     """A rewound sink knows no range of the epoch: it would take any for its own. One that stands there compares."""
     decided = decision(seal(store, 1, 1, {}))
 
-    def elsewhere(epoch: int) -> dict[str, bytes] | None:
-        return {f"offsets/{epoch - 1}": b"there"} if epoch == 2 else None
+    def elsewhere(epoch: int) -> list[FoundRange]:
+        return [FoundRange({f"offsets/{epoch - 1}": b"there"})] if epoch == 2 else []
 
     ahead = {"a": LedgerState(TIMELINE, 1, 3)}
     found = find_replay(store, decided, ahead, elsewhere)
@@ -104,12 +108,38 @@ def test_a_range_that_nobody_decided_is_not_replayed_beside_sinks_that_are_rewou
     assert ([record.epoch for record in found.epochs], found.reached, found.lost) == ([2], 2, True)
 
 
+def test_of_several_ranges_that_were_planned_that_one_counts_which_is_shown(store: DurableCheckpointStore) -> None:
+    """A process that slept plans an epoch that was decided long ago, and writes that down beside the others."""
+    decided = decision(seal(store, 1, 1, {}))
+    slept, true = FoundRange({"offsets/1": b"slept"}, "slept"), FoundRange({"offsets/1": b"true"}, "true")
+    shown = {"a": LedgerState(TIMELINE, 1, 2, "true"), "b": LedgerState(TIMELINE, 1, 1, "before")}
+    for found in ([slept, true], [true, slept]):
+        (record,) = find_replay(store, decided, shown, lambda epoch, found=found: found).epochs
+        assert record.parts == {"offsets/1": b"true"}
+    lost = find_replay(store, decided, shown, lambda epoch: [slept])
+    assert (lost.epochs, lost.reached, lost.lost) == ((), 1, True)
+    (untold,) = find_replay(store, decided, shown, lambda epoch: [FoundRange({"offsets/1": b"untold"})]).epochs
+    assert untold.parts == {"offsets/1": b"untold"}
+
+
+def test_a_range_that_was_sealed_is_known_by_its_tokens(store: DurableCheckpointStore) -> None:
+    """The sidecar is gone, and with it the range; the manifest still says which one it was."""
+    chosen = seal(store, 1, 1, {})
+    seal(store, 2, 2, {"a": token(2).to_json_value()})
+    store.medium.remove_sidecar("state-000002.bin")
+    decided = decision(chosen, sequel=Sequel({2: 2}))
+    sealed = token(2).range_digest
+    ranges = [FoundRange({"offsets/1": b"slept"}, "slept"), FoundRange({"offsets/1": b"true"}, sealed)]
+    (record,) = find_replay(store, decided, {"a": LedgerState(TIMELINE, 1, 1)}, lambda epoch: ranges).epochs
+    assert record.parts["offsets/1"] == b"true"
+
+
 def test_a_hole_ends_the_replay_and_the_rest_is_lost(store: DurableCheckpointStore) -> None:
     chosen = seal(store, 1, 1, {})
     seal(store, 2, 2, {"a": token(2).to_json_value()})
     seal(store, 4, 4, {"a": token(4).to_json_value()})
     decided = decision(chosen, sequel=Sequel({2: 2, 4: 4}))
-    found = find_replay(store, decided, {"a": LedgerState(TIMELINE, 1, 4, "range")}, lambda epoch: None)
+    found = find_replay(store, decided, {"a": LedgerState(TIMELINE, 1, 4, "range")}, lambda epoch: [])
     assert [record.epoch for record in found.epochs] == [2]
     assert (found.reached, found.lost, found.sequel) == (2, True, Sequel({2: 2}, given_up_after=2))
 
@@ -118,7 +148,7 @@ def test_a_hole_can_be_filled_from_elsewhere(store: DurableCheckpointStore) -> N
     chosen = seal(store, 1, 1, {})
     seal(store, 3, 3, {"a": token(3).to_json_value()})
     decided = decision(chosen, sequel=Sequel({3: 3}))
-    found = find_replay(store, decided, {}, lambda epoch: {f"offsets/{epoch - 1}": b"there"})
+    found = find_replay(store, decided, {}, lambda epoch: [FoundRange({f"offsets/{epoch - 1}": b"there"})])
     assert [(record.epoch, record.found_in) for record in found.epochs] == [
         (2, "the old working directory"),
         (3, "checkpoint 3"),

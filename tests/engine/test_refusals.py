@@ -244,14 +244,14 @@ def test_a_preview_refuses_what_the_start_refuses(world: World, make: Callable[[
     scene = make(world)
     before = everything(world)
     with pytest.raises(HoldfastError, match=f"(?s){scene.says}"):
-        scene.process().startup().ask(scene.process().old_range, scene.ask_others)
+        scene.process().startup().ask(scene.process().old_ranges, scene.ask_others)
     assert everything(world) == before
 
 
 def test_a_preview_of_a_start_that_would_go_on_changes_nothing_either(world: World) -> None:
     before = everything(world)
     process = world.process(options=going_back(world))
-    intent = process.startup().ask(process.old_range)
+    intent = process.startup().ask(process.old_ranges)
     assert everything(world) == before
     assert {name: (s.found.epoch, s.rewind_to) for name, s in intent.settling.sinks.items()} == {
         "a": (4, 2),

@@ -19,7 +19,7 @@ from holdfast.core.forms import FORM
 from holdfast.core.progress import ProgressRecord
 from holdfast.core.validation import RecoveryReport
 from holdfast.engine.coordinator import SCHEMA_PARTS
-from holdfast.engine.records import Replay, find_replay, sealed_tokens
+from holdfast.engine.records import FoundRange, Replay, find_replay, sealed_tokens
 from holdfast.engine.recovery import RecoveryDecision
 from holdfast.engine.sequel import NOTHING_FOLLOWED, Sequel
 from holdfast.stores.store import DurableCheckpointStore
@@ -70,7 +70,10 @@ def replay(
 ) -> Replay:
     decided = RecoveryDecision(9, chosen, RecoveryReport(None), (), 2, TIMELINE, sequel)
     return find_replay(
-        store, decided, ledgers, lambda epoch: {f"offsets/{epoch - 1}": b"there"} if epoch in elsewhere else None
+        store,
+        decided,
+        ledgers,
+        lambda epoch: [FoundRange({f"offsets/{epoch - 1}": b"there"})] if epoch in elsewhere else [],
     )
 
 

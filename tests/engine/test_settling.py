@@ -20,6 +20,7 @@ from holdfast.core.progress import ProgressRecord
 from holdfast.core.validation import RecoveryReport
 from holdfast.engine.branches import Branches
 from holdfast.engine.ledgers import Ledgers
+from holdfast.engine.records import FoundRange
 from holdfast.engine.recovery import RecoveryDecision
 from holdfast.engine.sequel import Sequel
 from holdfast.engine.settling import Settlement, Settler, Settling, refuse_removed
@@ -70,7 +71,7 @@ def settle(
     staged: bool = True,
 ) -> Settling:
     found = Ledgers(now if before is None else before)
-    return Settler(store, decided, found, lambda epoch: None, dict.fromkeys(now, staged)).settle(now)
+    return Settler(store, decided, found, lambda epoch: [], dict.fromkeys(now, staged)).settle(now)
 
 
 def one(store: DurableCheckpointStore, decided: RecoveryDecision, now: LedgerState, **others: Any) -> Settlement:
@@ -216,7 +217,7 @@ def test_what_was_prepared_before_a_rewind_is_computed_again(
     seal(store, 5, {"a": token(5)})
     rewound = ledger(4, generation=3, rewound_in=rewound_in, rewound_to=4)
     decided = decision(chosen, sequel=Sequel({5: 5}))
-    settling = Settler(store, decided, Ledgers({}), lambda epoch: None, {"a": True}).settle({"a": rewound})
+    settling = Settler(store, decided, Ledgers({}), lambda epoch: [], {"a": True}).settle({"a": rewound})
     assert epochs(settling.sinks["a"]) == shown
     assert [record.epoch for record in settling.replay.epochs] == [5]
 
@@ -239,8 +240,8 @@ def test_what_is_owed_and_was_prepared_before_a_rewind_is_refused(store: Durable
 
 
 def test_a_first_epoch_without_a_checkpoint_is_replayed_from_elsewhere(store: DurableCheckpointStore) -> None:
-    recorded = {"offsets/0": b"range"}
-    settler = Settler(store, decision(None), Ledgers({}), lambda epoch: recorded, {"a": True})
+    recorded = FoundRange({"offsets/0": b"range"})
+    settler = Settler(store, decision(None), Ledgers({}), lambda epoch: [recorded], {"a": True})
     settling = settler.settle({"a": ledger(1)})
     assert [record.epoch for record in settling.replay.epochs] == [1]
     assert (settling.sinks["a"].ahead, settling.sinks["a"].report) == (False, "ahead: at epoch 1")

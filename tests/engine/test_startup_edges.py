@@ -98,7 +98,7 @@ def test_only_what_was_spooled_beside_a_store_that_was_moved_is_computed_again(
     process = world.process(options=options)
     sink = process.sinks["a"]
     sink.guarantee = replace(sink.guarantee, spools=spools)
-    intent = process.startup().ask(process.old_range)
+    intent = process.startup().ask(process.old_ranges)
     assert [token.epoch for token in intent.settling.sinks["a"].commits] == shown
     assert [record.epoch for record in intent.settling.replay.epochs] == [4]
 

@@ -17,6 +17,7 @@ from holdfast.engine.coordinator import Coordinator, PipelineFacts, RecordedEpoc
 from holdfast.engine.delivery import Delivery, DeliverySettings
 from holdfast.engine.events import Event, Observer, Observers, StepFinished, StepStarted
 from holdfast.engine.identity import fingerprint
+from holdfast.engine.records import FoundRange
 from holdfast.engine.startup import AskOthers, Start, StartOptions, Startup
 from holdfast.engine.witness import NO_WITNESS, Witness
 from holdfast.stores.bucket import BucketMedium
@@ -67,7 +68,7 @@ class World:
         """How many records an epoch takes, by the generation that runs it."""
         self.machine = 0
         """Where the next process runs."""
-        self.work: dict[int, dict[int, dict[int, dict[str, bytes]]]] = {}
+        self.work: dict[int, dict[int, dict[int, FoundRange]]] = {}
         """Machine -> generation -> epoch -> its range: working directories, which outlive their process."""
         self.spans: dict[str, range] = {}
         """Every range that was ever chosen, by its digest."""
@@ -103,10 +104,10 @@ class World:
         """Go on on another machine, and never come back."""
         self.work.clear()
 
-    def range_of(self, machine: int, epoch: int) -> dict[str, bytes] | None:
-        """Return what the newest working directory on a machine says that an epoch was to read."""
+    def ranges_of(self, machine: int, epoch: int) -> list[FoundRange]:
+        """Return what the working directories on a machine say that an epoch was to read, the newest first."""
         directories = sorted(self.work.get(machine, {}).items(), reverse=True)
-        return next((ranges[epoch] for _, ranges in directories if epoch in ranges), None)
+        return [ranges[epoch] for _, ranges in directories if epoch in ranges]
 
     def expected(self) -> dict[str, list[Row]]:
         return {name: self.source.expected(name) for name in self.targets}
@@ -298,9 +299,9 @@ class Process:
         self.world.work[self.machine] = {number: work[number] for number in work if number >= self.generation}
         return start
 
-    def old_range(self, epoch: int) -> dict[str, bytes] | None:
-        """Return what an old working directory says that an epoch was to read."""
-        return self.world.range_of(self.machine, epoch)
+    def old_ranges(self, epoch: int) -> list[FoundRange]:
+        """Return what old working directories say that an epoch was to read."""
+        return self.world.ranges_of(self.machine, epoch)
 
     def startup(self) -> Startup:
         """Return a start that was not made yet."""
@@ -318,7 +319,7 @@ class Process:
         )
 
     def recover(self, ask_others: AskOthers = lambda intent: None) -> Start:
-        self.started = start = self.startup().run(self.old_range, ask_others)
+        self.started = start = self.startup().run(self.old_ranges, ask_others)
         self._restore(start)
         self.writer = CheckpointWriter(
             self.store, start.owner, start.fence, self.world.clock, inline_threshold=0, witness=self.witness
@@ -372,7 +373,7 @@ class Process:
         work = self.world.source.epoch(epoch, span, self.seen)
         self.world.spans[work.digest] = span
         directories = self.world.work.setdefault(self.machine, {})
-        directories.setdefault(self.generation, {})[epoch] = work.recorded_range
+        directories.setdefault(self.generation, {})[epoch] = FoundRange(work.recorded_range, work.digest)
         return work
 
     def run_epoch(self, work: ScriptedEpoch, record: RecordedEpoch | None = None) -> None:

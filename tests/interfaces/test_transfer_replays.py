@@ -36,7 +36,7 @@ def owing(path: Path, *, lose: str) -> CheckpointManifest:
 
 
 def replay_of(store: DurableCheckpointStore) -> Replay:
-    return find_replay(store, decide_recovery(store), {}, lambda epoch: None)
+    return find_replay(store, decide_recovery(store), {}, lambda epoch: ())
 
 
 @pytest.fixture

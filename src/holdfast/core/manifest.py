@@ -73,6 +73,7 @@ class CheckpointManifest(BaseModel):
     uuid: UUID | None = None
     timeline: UUID | None = None
     generation: U64 | None = None
+    began: U64 | None = None
     parent: ParentRef | None = None
     abandons: list[U64] = Field(default_factory=list)
     kind: Literal["checkpoint", "fence"] = "checkpoint"

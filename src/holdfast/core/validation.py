@@ -5,6 +5,8 @@ from typing import Any
 
 TAKEN_BACK = "it was sealed too late, by a writer that had been replaced, and taken back: it never happened"
 """Why a withdrawn checkpoint is not used."""
+TOO_LATE = "it was sealed too late, by a writer that had been replaced: it never happened"
+"""Why one is not used whose writer could not take it back any more."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class CheckpointWriter:
         self._owner = owner
         self._clock = clock
         self._inline_threshold = inline_threshold
-        self._last = fence
+        self._last, self._began = fence, fence.checkpoint_id
         self._in_doubt: CheckpointManifest | None = None
         self._catalog = store.state_reader.catalog(fence)
         self._sidecar_sizes = store.sidecars()
@@ -155,6 +155,7 @@ class CheckpointWriter:
             "uuid": new_uuid(self._clock),
             "timeline": self._owner.timeline,
             "generation": self._owner.generation,
+            "began": self._began,
             "parent": ParentRef(id=self._last.checkpoint_id, manifest_checksum=self._last.manifest_checksum or ""),
             "abandons": list(self._last.abandons),
             "manifest_checksum": None,

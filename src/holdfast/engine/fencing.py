@@ -98,6 +98,7 @@ def build_fence(
         "timestamp_ms": clock.now_ms(),
         "uuid": new_uuid(clock),
         "generation": decision.generation + 1,
+        "began": newest + 1,
         "kind": "fence",
         "identifier": None,
         "abandons": list(decision.abandons),

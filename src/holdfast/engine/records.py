@@ -6,7 +6,7 @@ shows the epoch, and rows that are missing elsewhere are computed again.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -23,8 +23,18 @@ from holdfast.engine.sequel import Sequel, progress_without_manifest
 from holdfast.errors import CorruptCheckpoint
 from holdfast.stores.store import DurableCheckpointStore
 
-RangeLookup = Callable[[int], dict[str, bytes] | None]
-"""Epoch -> the parts of its recorded range, from somewhere outside the store (an old working directory)."""
+
+@dataclass(frozen=True)
+class FoundRange:
+    """What a process was about to read as an epoch; nobody knows whether that was decided."""
+
+    parts: Mapping[str, bytes]
+    digest: str | None = None
+    """Of the exact range; None: it cannot be told."""
+
+
+RangeLookup = Callable[[int], Sequence[FoundRange]]
+"""Epoch -> the ranges that are recorded outside the store (in old working directories), the newest first."""
 
 
 def sealed_tokens(store: DurableCheckpointStore, manifest: CheckpointManifest) -> dict[str, Token] | None:
@@ -79,7 +89,7 @@ def find_replay(
     for epoch in range(reached + 1, wanted + 1):
         record = sealed.get(epoch) or RecordedEpoch(epoch, {}, "the old working directory")
         if not _has_range(record):
-            record = replace(record, parts={**record.parts, **(elsewhere(epoch) or {})})
+            record = replace(record, parts={**record.parts, **_fitting(elsewhere(epoch), record, ledgers)})
         if not _has_range(record):
             break
         found.append(record)
@@ -97,6 +107,16 @@ def passed_over(store: DurableCheckpointStore, decision: RecoveryDecision, after
     """Return what is known of later epochs that are not gone on from: what they read will be read anew."""
     found = (_record(store, id, decision.timeline) for id in sorted(id for id, _ in decision.report.skipped))
     return [record for record in found if record is not None and record.epoch > after]
+
+
+def _fitting(
+    found: Iterable[FoundRange], record: RecordedEpoch, ledgers: Mapping[str, LedgerState]
+) -> Mapping[str, bytes]:
+    """Return the newest range that is the one which was sealed, or is shown, as far as anybody knows that."""
+    sealed = {token.range_digest for token in (record.tokens or {}).values()}
+    shown = {ledger.range_digest for ledger in ledgers.values() if ledger.epoch == record.epoch} - {None}
+    known = sealed or shown
+    return next((each.parts for each in found if not known or each.digest is None or each.digest in known), {})
 
 
 def _is_passed(epoch: int, ledgers: Mapping[str, LedgerState]) -> bool:

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from holdfast.core.generations import Generations
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.names import sidecar_id_of
-from holdfast.core.validation import RecoveryReport
+from holdfast.core.validation import TOO_LATE, RecoveryReport
 from holdfast.engine.branches import NEVER_WENT_BACK, Branches
 from holdfast.engine.ledgers import NO_LEDGERS, Ledgers
 from holdfast.engine.sequel import NOTHING_FOLLOWED, Sequel, find_sequel
@@ -119,12 +120,16 @@ def _go_back(store: DurableCheckpointStore, from_id: int, newest_id: int, ledger
 
 def _refuse_abandoned(store: DurableCheckpointStore, chosen: CheckpointManifest) -> None:
     """Refuse a branch that was given up: the sinks went on from an earlier epoch, and numbers are used again."""
+    generations = Generations()
     for manifest in store.manifests():
+        generations.saw(manifest.generation, manifest.began)
         if manifest.timeline != chosen.timeline or manifest.checkpoint_id == chosen.checkpoint_id:
             continue
         if chosen.checkpoint_id in manifest.abandons:
             went_on = f"which went on from epoch {manifest.epoch}, and so did the sinks"
             raise _given_up(chosen.checkpoint_id, f"given up by checkpoint {manifest.checkpoint_id}, {went_on}")
+    if generations.too_late(chosen.checkpoint_id, chosen.generation):
+        raise CorruptCheckpoint(f"checkpoint {chosen.checkpoint_id} cannot be used: {TOO_LATE}")
 
 
 def _given_up(checkpoint_id: int, who: str) -> InvalidRequest:

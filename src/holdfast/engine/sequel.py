@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from holdfast.core.generations import Generations
 from holdfast.core.manifest import REPLAY, CheckpointManifest
 from holdfast.core.progress import ProgressRecord
 from holdfast.engine.ledgers import NO_LEDGERS, Ledgers
@@ -69,13 +70,12 @@ def find_sequel(
     Neither does what a rewound target gives up: whoever rewound it decided again, even if that decision is lost.
     """
     found, latest = Sequel.of(chosen), _Latest()
-    for id in sorted(skipped):
-        try:
-            manifest = store.load_by_id(id)
-        except CorruptCheckpoint:
-            manifest = None
+    manifests = {id: _readable(store, id) for id in sorted(skipped, reverse=True)}
+    generations = Generations()
+    late = {id for id, manifest in manifests.items() if manifest is not None and generations.overtook(manifest)}
+    for id, manifest in sorted(manifests.items()):
         if manifest is not None:
-            ours = manifest.timeline == timeline and not manifest.withdrawn
+            ours = manifest.timeline == timeline and not manifest.withdrawn and id not in late
             if manifest.epoch > 0 and ours and not _given_up(manifest, ledgers):
                 found = found.overruled_by(id, manifest.epoch, Sequel.of(manifest))
                 latest.saw(manifest.generation or 0, manifest.epoch)
@@ -88,6 +88,13 @@ def find_sequel(
     limit = _limit(chosen, latest, timeline, ledgers)
     found = found if limit is None else found.until(limit)
     return found.after(chosen.epoch if chosen else 0)
+
+
+def _readable(store: DurableCheckpointStore, id: int) -> CheckpointManifest | None:
+    try:
+        return store.load_by_id(id)
+    except CorruptCheckpoint:
+        return None
 
 
 class _Latest:

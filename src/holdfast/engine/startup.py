@@ -111,7 +111,7 @@ class Startup:
         self._options, self._delivery, self._settings, self._clock = options, delivery, settings, clock
 
     def run(
-        self, range_elsewhere: RangeLookup = lambda epoch: None, ask_others: AskOthers = lambda intent: None
+        self, range_elsewhere: RangeLookup = lambda epoch: (), ask_others: AskOthers = lambda intent: None
     ) -> Start:
         """Go through all the steps and return what was decided.
 
@@ -140,7 +140,7 @@ class Startup:
         return Start(fence, chosen, intent.owner, positions, replays, self._report(intent))
 
     def ask(
-        self, range_elsewhere: RangeLookup = lambda epoch: None, ask_others: AskOthers = lambda intent: None
+        self, range_elsewhere: RangeLookup = lambda epoch: (), ask_others: AskOthers = lambda intent: None
     ) -> Intent:
         """Return what `run` would do now, or raise what it would raise. Nothing is changed."""
         return self._propose(self._options, range_elsewhere, ask_others)

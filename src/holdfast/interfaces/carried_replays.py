@@ -92,7 +92,14 @@ def renumbered(
     placed = {}
     for id, each in enumerate(replays, first_id):
         update: dict[str, Any] = {"checkpoint_id": id, "uuid": new_uuid(clock), "generation": generation}
-        update |= {"kind": "checkpoint", "parent": None, "identifier": None, "recovery": None, "abandons": abandons}
+        update |= {
+            "kind": "checkpoint",
+            "began": None,
+            "parent": None,
+            "identifier": None,
+            "recovery": None,
+            "abandons": abandons,
+        }
         if each.manifest is not None and each.manifest.sidecar is not None:
             update["dependencies"] = CheckpointDependencies(batches=(), state_files=(sidecar_name(id),))
         manifest = None if each.manifest is None else each.manifest.model_copy(update=update, deep=True).stamped()

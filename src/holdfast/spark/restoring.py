@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pyspark.sql import SparkSession
 
 from holdfast.clock import Clock
+from holdfast.engine.records import FoundRange
 from holdfast.engine.startup import Start
 from holdfast.engine.work_places import HeldFolder, WorkRoot, check_writable, generations, remove_generations
 from holdfast.errors import CorruptCheckpoint
@@ -31,13 +32,11 @@ class Restoring:
         """Refuse a place where no directory of ours can be made, before anybody is fenced off."""
         check_writable(self._root)
 
-    def recorded_range(self, epoch: int, lines: OffsetLines) -> dict[str, bytes] | None:
-        """Return the range of an epoch that an earlier generation recorded; None when none did."""
-        for path in self._old():
-            parts = WorkingDirectory(path, lines).recorded_parts(epoch - 1)
-            if parts is not None:
-                return parts
-        return None
+    def recorded_ranges(self, epoch: int, lines: OffsetLines) -> list[FoundRange]:
+        """Return the ranges of an epoch that earlier generations recorded, the newest first."""
+        batch = epoch - 1
+        old = (WorkingDirectory(path, lines) for path in self._old())
+        return [FoundRange(d.recorded_parts(batch), d.recorded_digest(batch)) for d in old if d.recorded(batch)]
 
     def _old(self) -> list[str]:
         """Return what is left of earlier generations, newest first."""

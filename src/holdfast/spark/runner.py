@@ -24,7 +24,7 @@ from holdfast.engine.history import HistoryObserver
 from holdfast.engine.housekeeping import Housekeeping
 from holdfast.engine.places import SpoolRoot
 from holdfast.engine.preview import preview
-from holdfast.engine.records import passed_over
+from holdfast.engine.records import FoundRange, passed_over
 from holdfast.engine.requests import CheckpointRequests, SealAgain
 from holdfast.engine.startup import Intent, Start, StartOptions, Startup
 from holdfast.engine.sync.service import open_sync
@@ -137,7 +137,7 @@ class Runner:
         with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as scratch:
             self._tables = EpochTables(self.definition, self._materials, scratch, self._clock)
             try:
-                intent = self._startup(self._options).ask(self._recorded_range, self._ask_others)
+                intent = self._startup(self._options).ask(self._recorded_ranges, self._ask_others)
             finally:
                 self._end_beside()
                 self._let_go()
@@ -149,7 +149,7 @@ class Runner:
         """Own the store and the sinks, and bring back what the chosen checkpoint holds."""
         options = self._options if self.sync is None else self.sync.begin(self._options)
         witness: Witness = NO_WITNESS if self.sync is None else self.sync.witness
-        start = self._startup(options, witness).run(self._recorded_range, self._ask_others)
+        start = self._startup(options, witness).run(self._recorded_ranges, self._ask_others)
         self._restore(start)
         settings, observer, clock = self._settings, self._observer, self._clock
         self._writer = CheckpointWriter(
@@ -179,8 +179,8 @@ class Runner:
             self.definition.name, self.store, sinks, facts, options, delivery, settings, observer, clock, witness
         )
 
-    def _recorded_range(self, epoch: int) -> dict[str, bytes] | None:
-        return self._restoring.recorded_range(epoch, self._lines)
+    def _recorded_ranges(self, epoch: int) -> list[FoundRange]:
+        return self._restoring.recorded_ranges(epoch, self._lines)
 
     def _ask_others(self, intent: Intent) -> None:
         """Refuse a start that could not read what comes next, or what it has to read again. Changes nothing."""

@@ -28,6 +28,7 @@ from holdfast.spark.source_log import (
     compact_as_expected,
     needed_log_files,
     new_log_entries,
+    source_of,
 )
 from holdfast.spark.state_files import (
     OffsetLogEntry,
@@ -91,10 +92,13 @@ class WorkingDirectory:
 
     def range_digest(self, batch: int) -> str:
         """Return a digest of the exact source range of a batch: where it starts, where it ends, which files."""
+        return self._digest(batch, self._new_log_entries(batch))
+
+    def _digest(self, batch: int, log_entries: Mapping[str, bytes]) -> str:
         digest = hashlib.sha256()
         for lines in self.range(batch):
             digest.update("\n".join(lines).encode() + b"\0")
-        for name, text in sorted(self._new_log_entries(batch).items()):
+        for name, text in sorted(log_entries.items()):
             # A compact file or a plain one: the entries of the range are the same.
             digest.update(name.removesuffix(".compact").encode() + b"\0" + _entries(text) + b"\0")
         return digest.hexdigest()
@@ -191,13 +195,27 @@ class WorkingDirectory:
         if not self._exists(closing):
             self._write(closing, self.offsets(batch).without_data(watermark_ms, at_ms).to_text().encode())
 
-    def recorded_parts(self, batch: int) -> dict[str, bytes] | None:
-        """Return the recorded range of a batch that was planned here, None when it is not there."""
-        if not self._exists(f"offsets/{batch}"):
-            return None
+    def recorded(self, batch: int) -> bool:
+        """Whether a batch was planned here."""
+        return self._exists(f"offsets/{batch}")
+
+    def recorded_parts(self, batch: int) -> dict[str, bytes]:
+        """Return the recorded range of a batch that was planned here."""
         names = [f"offsets/{batch}"] + ([f"offsets/{batch - 1}"] if self._exists(f"offsets/{batch - 1}") else [])
         until = self._log_end(self.offsets(batch).sources)
         return {name: self._read(name) for name in names} | new_log_entries(self.path, {}, until)
+
+    def recorded_digest(self, batch: int) -> str | None:
+        """Return what `range_digest` said when the batch ran here; None when that cannot be told any more.
+
+        The logs that are not of files say where a source began: that was new in the first batch only.
+        """
+        if batch > 0 and not self._exists(f"offsets/{batch - 1}"):
+            return None
+        since = self._log_end(self.offsets(batch - 1).sources) if batch > 0 else {}
+        until = self._log_end(self.offsets(batch).sources)
+        found = new_log_entries(self.path, since, until).items()
+        return self._digest(batch, {name: text for name, text in found if batch == 0 or source_of(name) in until})
 
     def _read(self, name: str) -> bytes:
         with open(os.path.join(self.path, name), "rb") as file:

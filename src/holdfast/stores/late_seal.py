@@ -31,28 +31,37 @@ class _Store(Protocol):
     ) -> CheckpointManifest: ...
 
 
-def refuse_late_seal(store: _Store, sealed: CheckpointManifest) -> None:
+def refuse_late_seal(store: _Store, sealed: CheckpointManifest, pointed: int | None) -> None:
     """Raise `Fenced` when others sealed under later ids before us, and take back what we sealed.
 
     Two of one generation are the same writer, who may fill a gap. A fence that is not the newest fences nobody.
+    `pointed` is what the pointer named: when all later manifests are lost, it and a later sidecar count together.
     """
     ids: list[int] = []
-    while ids != (ids := store.list_ids()):  # Again, when some of them were pruned while we read them.
-        for id in reversed(ids):
-            if id > sealed.checkpoint_id and _overtakes(store, id, sealed):
-                if not _is_built_upon(store, sealed):
-                    _take_back(store, sealed)
-                raise store.fenced(id, f"checkpoint {sealed.checkpoint_id} came too late: checkpoint {id}")
+    answers: list[bool | None] = []
+    while ids != (ids := [id for id in store.list_ids() if id > sealed.checkpoint_id]):  # Again after a prune.
+        answers = [_overtakes(store, id, sealed) for id in ids]
+        if True in answers:
+            raise _too_late(store, sealed, max(id for id, overtakes in zip(ids, answers, strict=True) if overtakes))
+    begun = max((sidecar_id_of(name) or 0 for name in store.sidecars()), default=0)
+    if False not in answers and min(pointed or 0, begun) > sealed.checkpoint_id:
+        raise _too_late(store, sealed, pointed or 0)
 
 
-def _overtakes(store: _Store, checkpoint_id: int, sealed: CheckpointManifest) -> bool:
-    """Whether a later checkpoint is another writer's. Of a damaged one nobody knows: let a new start decide."""
+def _too_late(store: _Store, sealed: CheckpointManifest, checkpoint_id: int) -> Fenced:
+    if not _is_built_upon(store, sealed):
+        _take_back(store, sealed)
+    return store.fenced(checkpoint_id, f"checkpoint {sealed.checkpoint_id} came too late: checkpoint {checkpoint_id}")
+
+
+def _overtakes(store: _Store, checkpoint_id: int, sealed: CheckpointManifest) -> bool | None:
+    """Whether a later checkpoint is another writer's; None: it is lost. Of a damaged one a new start decides."""
     try:
         later = store.load_by_id(checkpoint_id)
     except CorruptCheckpoint:
         return True
     if later is None:
-        return False
+        return None
     return sealed.kind == "fence" or (later.generation or 0) > (sealed.generation or 0)
 
 

@@ -156,8 +156,8 @@ class DurableCheckpointStore:
             if existing_or_none is None:
                 raise
             sealed = existing_or_none
-        if self._after_seal(sealed) != sealed.checkpoint_id - 1:
-            refuse_late_seal(self, sealed)
+        if (pointed := self._after_seal(sealed)) != sealed.checkpoint_id - 1:
+            refuse_late_seal(self, sealed, pointed)
         return sealed
 
     def _discard(self, staged: Staged) -> None:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from holdfast.core.generations import Generations
 from holdfast.core.manifest import given_up as gone
 from holdfast.core.names import sidecar_id_of
 from holdfast.core.planning import CheckpointFacts, Condition
@@ -20,6 +21,8 @@ class _Found:
     version: str | None = None
     abandons: tuple[int, ...] = ()
     passes_over: range = range(0)
+    generation: int | None = None
+    began: int | None = None
     held_until: int = 0
 
 
@@ -95,11 +98,15 @@ class Survey:
     def facts(self) -> list[CheckpointFacts]:
         """Return what is known of every checkpoint, also from what others say of it."""
         survey = {id: self._own_facts(found) for id, found in sorted(self._found.items())}
-        given_up: set[int] = set()
+        given_up, generations = set[int](), Generations()
         for id in reversed(survey):
             if id in given_up:
                 continue  # What it abandons does not count: whoever abandoned it decided again.
             found = self._found[id]
+            if generations.too_late(id, found.generation) and survey[id].valid:
+                survey[id] = replace(survey[id], condition=Condition.BROKEN)
+                continue  # Its writer had been replaced: nothing that it says counts.
+            generations.saw(found.generation, found.began)
             for other in gone(found.abandons, found.passes_over, survey.keys()) - given_up:
                 given_up.add(other)
                 if survey[other].valid:  # Recovery will never choose it, so nothing may rest on it.
@@ -136,4 +143,5 @@ class Survey:
             needs=manifest.needed_sidecars,
             replays=manifest.replays,
         )
-        return _Found(facts, version, tuple(manifest.abandons), manifest.passes_over, manifest.held_until or 0)
+        said = tuple(manifest.abandons), manifest.passes_over, manifest.generation, manifest.began
+        return _Found(facts, version, *said, manifest.held_until or 0)

@@ -7,9 +7,17 @@ from uuid import UUID
 from holdfast.clock import Clock
 from holdfast.core import canonical_json, completeness
 from holdfast.core.checksums import sidecar_digest, state_checksum
+from holdfast.core.generations import Generations
 from holdfast.core.manifest import CheckpointManifest, checksum_of
 from holdfast.core.sidecar import StateFile
-from holdfast.core.validation import TAKEN_BACK, IntegrityFailure, ManifestWarning, RecoveryReport, ValidationResult
+from holdfast.core.validation import (
+    TAKEN_BACK,
+    TOO_LATE,
+    IntegrityFailure,
+    ManifestWarning,
+    RecoveryReport,
+    ValidationResult,
+)
 from holdfast.errors import CorruptCheckpoint, ManifestFormatError, UnsupportedVersion
 from holdfast.stores.medium import Medium
 from holdfast.stores.state_reader import READ_BYTES, StateReader
@@ -261,6 +269,7 @@ class _Walk:
         self._medium, self._verifier, self._given_up = medium, verifier, given_up
         self._abandoned: dict[int, int] = {}
         self._ids: frozenset[int] = frozenset()
+        self._generations = Generations()
 
     def run(self, ids: list[int], on_bytes: ByteProgress) -> tuple[int | None, list[tuple[int, str]]]:
         self._ids = frozenset(ids)
@@ -288,6 +297,8 @@ class _Walk:
         except CorruptCheckpoint as error:
             self._abandon(id, self._abandons_in_progress(id))
             return str(error)
+        if self._generations.overtook(manifest):
+            return TOO_LATE
         if (who := self._given_up(manifest.timeline, manifest.generation, manifest.epoch)) is not None:
             return who  # What it abandons does not count: whoever gave it up decided again.
         verdict = self._verifier.judge(manifest, digests=True, on_bytes=on_bytes)

@@ -218,6 +218,7 @@ def _forked(manifest: CheckpointManifest, timeline: UUID, uuid: UUID) -> Checkpo
         "timeline": timeline,
         "uuid": uuid,
         "kind": "checkpoint",
+        "began": None,
         "parent": None,
         "abandons": [],
         "identifier": None,
