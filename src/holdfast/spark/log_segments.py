@@ -67,12 +67,12 @@ def write_segment(root: str, source: str, first: int, last: int, text: bytes) ->
 
 def joined(root: str, segments: Sequence[Segment]) -> list[Segment]:
     """Return the segments with the newest ones joined, if they are many enough for their size."""
-    found = list(segments)
-    while count := _how_many_together(found):
-        parts = found[-count:]
-        text = _one_text([text_of(root, part) for part in parts])
-        found[-count:] = [write_segment(root, parts[0].source, parts[0].first, parts[-1].last, text)]
-    return found
+    count = _how_many_together(segments)
+    if count == 0:
+        return list(segments)
+    parts = segments[-count:]
+    text = _one_text([text_of(root, part) for part in parts])
+    return [*segments[:-count], write_segment(root, parts[0].source, parts[0].first, parts[-1].last, text)]
 
 
 def _how_many_together(segments: Sequence[Segment]) -> int:

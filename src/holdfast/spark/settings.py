@@ -41,6 +41,9 @@ PINNED: Mapping[str, str] = {
     PREFIX + "minBatchesToRetain": "10",
     PREFIX + "stateStore.maintenanceInterval": "10s",
     PREFIX + "stateStore.minDeltasForSnapshot": "10",
+    # What was compacted nobody reads again, and the directory is listed with every epoch.
+    PREFIX + "fileSource.log.deletion": "true",
+    PREFIX + "fileSource.log.cleanupDelay": "10s",
     # Sources and the sink of the query are ours: they have no names of their own in Spark's logs.
     PREFIX + "queryEvolution.enableSourceEvolution": "false",
     PREFIX + "queryEvolution.enableSinkEvolution": "false",
