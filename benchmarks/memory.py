@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, default=None, help="where to work: best in memory")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
+    options.output.parent.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(dir=options.directory, prefix="soak-"))
     facts, found = machine_facts(str(place)), list[dict[str, Any]]()
     try:
@@ -80,12 +81,11 @@ def main() -> None:
             if (batch + 1) % max(1, options.epochs // 20) == 0:
                 found.append(measured(place, batch + 1))
                 print(json.dumps(found[-1]), flush=True)
+                options.output.write_text(json.dumps({"machine": facts, "samples": found}, indent=2) + "\n")
             if time.monotonic() - began > options.seconds:
                 break
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps({"machine": facts, "samples": found}, indent=2) + "\n")
 
 
 if __name__ == "__main__":
