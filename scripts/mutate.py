@@ -26,7 +26,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from mutation import covering, justified, trying
+from mutation import covering, justified, serving, trying
 from mutation.covering import Covering
 from mutation.mutants import Mutant, mutants_of
 
@@ -90,6 +90,8 @@ class Task:
     """What each test is known by: another one when its file was changed."""
     asked: Sequence[str] = ()
     """The marks of tests that did not notice it before, and are left out now."""
+    files: Sequence[str] = ()
+    """All files of tests that are asked today."""
     each: float = 5.0
     """For so many seconds a single test may be busy: most of the changes that never end are known by it."""
 
@@ -191,6 +193,7 @@ def _short(text: str) -> str:
 # --- in the workers
 
 _tree: list[trying.Tree] = []
+_server: list[serving.Server] = []
 _noticed: dict[tuple[str, str], list[str]] = {}
 """Which tests noticed a change of a function so far: they are likely to notice the next one."""
 
@@ -221,19 +224,20 @@ def record(test_file: str, heavy: bool, deadline: float) -> str:
 def attempt(task: Task, deadline: float) -> Trial | None:
     """Try one mutant; None when there is no time left."""
     (tree,) = _tree
-    limit = task.limit
     if time.monotonic() > deadline:
         return None
     path = tree.sources / task.mutant.file
     source = covering.digest(path)
     if not task.tests:
         return Trial(task.key, source, task.digest, "unreached")
+    if not _server:
+        _server.append(serving.Server(tree, task.files))
     noticed = _noticed.setdefault((task.mutant.file, task.mutant.within), [])
     first = [*(test for test in noticed if test in task.tests), *task.tests[: task.near]]
     later = [test for test in task.tests if test not in first]
     with tree.changed(task.mutant.file, task.mutant.applied(path.read_text())):
         for tests in filter(None, (list(dict.fromkeys(first)), later)):
-            run = tree.pytest(tests, 60.0 + 10.0 * limit, cpu=limit, each=task.each)
+            run = run_of(tree, task, tests)
             if run.code != 0:
                 break
     if run.code in (5, 70):
@@ -244,6 +248,17 @@ def attempt(task: Task, deadline: float) -> Trial | None:
         return Trial(task.key, source, task.digest, status, run.failed)
     asked = [*task.asked, *task.marks] if status == "survived" else []
     return Trial(task.key, source, task.digest, status, asked=asked)
+
+
+def run_of(tree: trying.Tree, task: Task, tests: Sequence[str]) -> trying.Run:
+    """Run tests of a changed tree: beside those that were found once, or, for what runs on import, all anew."""
+    limit = 60.0 + 10.0 * task.limit
+    text = (tree.sources / task.mutant.file).read_text()
+    if task.mutant.lines is not None:
+        run = _server[0].run(task.mutant.file, text, tests, limit, task.limit, task.each)
+        if run is not None:
+            return run
+    return tree.pytest(tests, limit, cpu=task.limit, each=task.each)
 
 
 def record_of(test_file: str) -> Path:
@@ -318,7 +333,9 @@ def run(options: argparse.Namespace) -> int:
             before = known()
             trials = {task.key: before[task.key] for task in tasks if still_true(before.get(task.key), task)}
             print(f"seed {options.seed}: {len(tasks)} mutants, {len(trials)} of them known from before", flush=True)
+            files = sorted({test.test.partition("::")[0] for test in tests})
             left = [left_to_ask(task, before.get(task.key)) for task in tasks if task.key not in trials]
+            left = [replace(task, files=files) for task in left]
             futures = [pool.submit(attempt, task, deadline) for task in left]
             for number, future in enumerate(as_completed(futures), 1):
                 if (trial := future.result()) is not None:

@@ -18,7 +18,6 @@ from coverage import Coverage
 
 HEAVY = {
     "spark",
-    "lab",
     "undisturbed",
     "kafka",
     "kafka_broker",

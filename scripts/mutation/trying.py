@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
 _PRELOADED = (
@@ -102,22 +103,15 @@ class Tree:
             os.environ.update(environment or {})
             if cpu is not None:
                 resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(cpu), math.ceil(cpu) + 5))
-            self._be_pytest(arguments, output, each)
-        try:
-            code = _ended(child, limit)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child, signal.SIGKILL)  # Our own child, and what it started in its session.
-        if code is None:
-            os.waitpid(child, 0)
-        elif code < 0:
-            code = None  # The system ended it, for it was busy for too long.
+            self.be_pytest(arguments, output, [] if each is None else [_Impatience(each)])
+        code = ended(child, limit)
         text = output.read_text(errors="replace")
         return Run(
             code, next((line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))), text[-300:])
         )
 
-    def _be_pytest(self, arguments: Sequence[str], output: Path, each: float | None) -> None:
+    def be_pytest(self, arguments: Sequence[str], output: Path, plugins: Sequence[object]) -> NoReturn:
+        """Let this process be pytest, and end with it."""
         code = 70
         try:
             file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -145,7 +139,7 @@ class Tree:
             ]
             # Some plugins were imported before pytest could look at their assertions: theirs are not what is tested.
             command = [*quiet, "-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments]
-            code = int(pytest.main(command, plugins=[] if each is None else [_Impatience(each)]))
+            code = int(pytest.main(command, plugins=list(plugins)))
             sys.stdout.flush()
         finally:
             os._exit(code)
@@ -170,8 +164,20 @@ def preload() -> None:
     gc.freeze()
 
 
-def _ended(child: int, limit: float) -> int | None:
-    """Wait for a child; None when it lives longer than it may, or when it waits with all it started."""
+def ended(child: int, limit: float) -> int | None:
+    """Wait for a child, and end what it left; None when its time was up, or it did nothing but wait."""
+    try:
+        code = _code_of(child, limit)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)  # Our own child, and what it started in its session.
+    if code is None:
+        os.waitpid(child, 0)
+    # Below zero: the system ended it, for it was busy for too long.
+    return None if code is None or code < 0 else code
+
+
+def _code_of(child: int, limit: float) -> int | None:
     deadline, pause = time.monotonic() + limit, 0.01
     was_busy, busy, looked = time.monotonic(), 0, 0.0
     while time.monotonic() < min(deadline, was_busy + _IDLE_SECONDS):
