@@ -17,6 +17,7 @@ from holdfast.engine.places import materials_of, spool_root
 from holdfast.errors import Fenced, InvalidRequest
 from holdfast.stores.store import DurableCheckpointStore
 from holdfast.stores.urls import open_store
+from stores.builders import manifest
 from stores.places import BUCKET, S3_OPTIONS
 
 BUCKET_URL = f"s3://{BUCKET}"
@@ -132,6 +133,12 @@ def test_nothing_is_removed_for_a_fence_that_goes_on_from_a_checkpoint(store: Du
     with pytest.raises(InvalidRequest, match="does not give everything up"):
         store.remove_abandoned(fence)
     assert store.list_ids() == [1, 2, 3, 4]
+
+
+def test_a_fence_that_goes_on_from_a_checkpoint_is_something_to_forget(store: DurableCheckpointStore) -> None:
+    """Goal: state is not left behind for the next pipeline. Method: a store with nothing but such a fence."""
+    store.save(manifest(3, 2, kind="fence"))
+    assert not is_clear(store)
 
 
 def test_an_empty_store_stays_as_it_is(store: DurableCheckpointStore) -> None:

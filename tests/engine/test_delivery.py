@@ -263,6 +263,8 @@ def test_a_ledger_that_does_not_answer_either_proves_nothing(lab: Lab) -> None:
         (LedgerState(TIMELINE, 1, 2, "range 1"), SinkError),
         (LedgerState(TIMELINE, 2, 1, "range 1"), Fenced),
         (LedgerState(UUID(int=7), 1, 1, "range 1"), Fenced),
+        (LedgerState(UUID(int=7), 0, 1, "range 1"), Fenced),
+        (LedgerState(TIMELINE, 0, 1, "another range"), SinkError),
     ],
 )
 def test_only_our_own_commit_of_that_range_counts(lab: Lab, ledger: LedgerState, kind: type[Exception]) -> None:

@@ -271,11 +271,12 @@ def test_every_checkpoint_that_can_be_chosen_holds_the_source_back() -> None:
     assert log.kept_from == 2, "epoch 1 is still there, and recovery may fall back to it"
 
 
-def test_nothing_is_acknowledged_before_an_epoch_was_delivered() -> None:
+def test_nothing_is_acknowledged_before_an_epoch_was_delivered(caplog: pytest.LogCaptureFixture) -> None:
     world, log = World(), NumberedLog()
     world.run()
     ask(upstream(world, log))
     assert (log.kept_from, log.newest_committed) == (0, None)
+    assert caplog.records == [], "there is nothing wrong about it"
 
 
 def test_abandoned_and_damaged_checkpoints_hold_nothing() -> None:

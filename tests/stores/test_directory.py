@@ -212,6 +212,16 @@ def test_a_manifest_never_joins_the_state_of_somebody_else(directory: DirectoryP
     assert ours.read_sidecar("state-000001.bin", 0, 100) == b"theirs"
 
 
+def test_a_taken_id_is_known_before_any_state_is_written(directory: DirectoryPlace) -> None:
+    medium = directory.medium()
+    medium.create_sidecar(1, [b"theirs"], 6)
+    chunks = iter([b"ours"])
+    with pytest.raises(AlreadySealed):
+        medium.stage(1, chunks, 4)
+    assert list(chunks) == [b"ours"]
+    assert list((directory.base / "checkpoints/.staging").iterdir()) == []
+
+
 # Failing writes leave nothing
 
 
@@ -404,6 +414,15 @@ def test_a_filesystem_whose_rename_replaces_directories_is_refused(tmp_path: Pat
 
     with pytest.raises(UnsupportedStore, match="could be overwritten"):
         DirectoryMedium(str(tmp_path), Replacing()).prepare()
+
+
+def test_a_rename_that_fails_for_another_reason_proves_nothing(tmp_path: Path) -> None:
+    class Broken(LocalDisk):
+        def rename(self, source: str, target: str) -> None:
+            raise OSError(errno.EIO, "Input/output error", source)
+
+    with pytest.raises(TransientStoreError, match="Input/output error"):
+        DirectoryMedium(str(tmp_path), Broken()).prepare()
 
 
 def test_opening_leaves_no_trace_of_the_probe(directory: DirectoryPlace) -> None:

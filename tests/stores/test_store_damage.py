@@ -285,7 +285,10 @@ def test_a_missing_dependency_is_damage(store: DurableCheckpointStore, place: Pl
 
 def test_a_truncated_dependency_is_damage(store: DurableCheckpointStore, place: Place, job: Job) -> None:
     place.edit(place.sidecar(1), lambda data: data[:-1])
-    assert_damaged(store, 2, "sidecar state-000001.bin is needed up to byte")
+    size = store.sidecars()["state-000001.bin"]
+    assert_damaged(store, 2, f"sidecar state-000001.bin is needed up to byte {size + 1}, has {size}")
+    with pytest.raises(CorruptCheckpoint, match=r"sidecar state-000001\.bin is too short"):
+        job.restored(2)
 
 
 def test_a_flipped_bit_in_a_dependency_is_damage(store: DurableCheckpointStore, place: Place, job: Job) -> None:

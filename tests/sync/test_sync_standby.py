@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Fenced, NoValidCheckpoint, PipelineError, TransientStoreError
+from holdfast.engine.events import SyncFailed
 from holdfast.engine.sync.standby import Standby
 from sync.machines import Fleet, Machine, Silent, running
 
@@ -136,6 +137,24 @@ def test_a_standby_that_is_to_keep_everything_follows_too(fleet: Fleet) -> None:
             assert standby.status.error is None
     assert standby.status.epoch == 4
     assert {manifest.epoch for manifest in second.store().manifests()} >= {1, 2, 3, 4}
+
+
+def test_only_what_is_tried_again_by_itself_has_a_time_for_it(fleet: Fleet) -> None:
+    """An activation that failed is tried again when somebody asks for it."""
+    told: list[SyncFailed] = []
+
+    class Watching(Silent):
+        def on_event(self, event: object) -> None:
+            told.extend([event] if isinstance(event, SyncFailed) else [])
+
+    machine = fleet.machine(standby=True, pull_interval="7 seconds")
+    link = machine.link()
+    standby = Standby(link.local.store, link, Watching(), machine.clock, retain=3)
+    machine.requests.cut_off()
+    standby._step()
+    standby.request_activation()
+    standby._step()
+    assert [(event.action, event.pause_seconds) for event in told] == [("pull", 7.0), ("activate", None)]
 
 
 def test_a_machine_that_was_replaced_cannot_follow_with_what_it_has(fleet: Fleet) -> None:
