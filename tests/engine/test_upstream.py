@@ -357,6 +357,16 @@ def test_damage_in_the_first_of_all_holds_nothing_either() -> None:
     assert log.kept_from == 2
 
 
+def test_damage_of_the_newest_is_no_sign_that_somebody_took_over() -> None:
+    world, log = World(count=8, take=2), NumberedLog()
+    world.run()
+    found, newest = upstream(world, log), world.newest()
+    world.damage_manifest(newest.checkpoint_id)
+    found.delivered(newest)
+    ask(found)
+    assert log.kept_from == 2
+
+
 def test_what_is_still_to_be_replayed_stays_upstream() -> None:
     """Goal: a recovery that dies on the way can be made again.
 

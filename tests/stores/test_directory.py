@@ -117,6 +117,13 @@ def test_everything_is_flushed_before_what_depends_on_it(
     ]
 
 
+def test_to_seal_lists_nothing_however_many_there_are(recorded: DurableCheckpointStore, recorder: Recorder) -> None:
+    seal(recorded, 1, 2)
+    recorder.calls.clear()
+    seal(recorded, 3)
+    assert [call for call in recorder.calls if call.startswith("list")] == []
+
+
 def test_a_manifest_alone_is_flushed_the_same_way(recorded: DurableCheckpointStore, recorder: Recorder) -> None:
     recorded.save(manifest(1))
     assert changes(recorder)[:6] == [

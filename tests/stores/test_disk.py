@@ -1,5 +1,6 @@
 """The door to the disk does exactly what its contract says, with the errors of the system."""
 
+import errno
 import fcntl
 import os
 import threading
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.stores import durable
 from holdfast.stores.disk import LocalDisk
 
 disk = LocalDisk()
@@ -145,6 +147,21 @@ def test_flushing_reaches_the_file_and_the_directory_that_were_meant(
     file.close()
     disk.sync_directory(str(tmp_path))
     assert flushed == [str(tmp_path / "new"), str(tmp_path)]
+
+
+def test_what_cannot_be_removed_stays_and_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "staged"
+    folder.mkdir()
+
+    def refuse(path: str, *, dir_fd: int | None = None) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", refuse)
+        durable.remove(str(folder))
+    assert folder.exists()
+    durable.remove(str(folder))
+    assert not folder.exists()
 
 
 def test_flushing_a_directory_that_is_gone_is_an_error(tmp_path: Path) -> None:

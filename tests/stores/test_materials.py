@@ -26,6 +26,11 @@ def materials(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
     return open_materials(f"s3://{BUCKET}/{uuid.uuid4()}/materials")
 
 
+def test_a_directory_may_be_named_by_its_url(tmp_path: Path) -> None:
+    open_materials((tmp_path / "with space").as_uri()).put("a", b"1")
+    assert (tmp_path / "with space" / "a").read_bytes() == b"1"
+
+
 def test_what_was_put_can_be_read_listed_and_removed(materials: Materials) -> None:
     assert materials.names() == []
     materials.put("b/two", b"2")

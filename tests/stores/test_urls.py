@@ -189,6 +189,8 @@ def test_an_option_nobody_knows_is_one_clear_line() -> None:
         f"s3://AKIAEXAMPLE:{SECRET.replace('/', '')}@bucket/prefix",
         f"s3://AKIAEXAMPLE:{SECRET}@bucket/prefix",
         f"s3://{SECRET}@bucket",
+        f"s3://{SECRET.replace('/', '')}@bucket/prefix",
+        f"abfss://container@account.dfs.core.windows.net/{SECRET}@prefix",
         f"s3:/AKIAEXAMPLE:{SECRET}@bucket/prefix",
         f"az://container/prefix?sig={SECRET}",
         f"s3://bucket/prefix?X-Amz-Signature={SECRET}",
@@ -232,6 +234,12 @@ def talkative() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+def test_a_store_keeps_the_options_it_was_opened_with() -> None:
+    medium = open_store("memory://").medium
+    for options in ({"region": "us-east-1"}, None):
+        assert DurableCheckpointStore(medium, retain=None, options=options).options.values == (options or {})
 
 
 def test_a_bucket_of_copies_is_asked_where_and_as_whom_its_options_say(talkative: str) -> None:
