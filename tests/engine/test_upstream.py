@@ -357,6 +357,22 @@ def test_damage_in_the_first_of_all_holds_nothing_either() -> None:
     assert log.kept_from == 2
 
 
+def test_a_source_that_does_not_answer_is_told_at_once_and_only_once(caplog: pytest.LogCaptureFixture) -> None:
+    class Silent(NumberedLog):
+        asks = threading.Semaphore(0)
+
+        def head(self) -> Offsets:
+            self.asks.release()
+            raise SourceUnavailable("no answer")
+
+    log = Silent()
+    found = Upstream({SOURCE: log}, World().store(), Watcher(), World().clock, every_seconds=0.001)
+    found.start()
+    assert all(log.asks.acquire(timeout=10) for _ in range(4))
+    found.close()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
 def test_damage_of_the_newest_is_no_sign_that_somebody_took_over() -> None:
     world, log = World(count=8, take=2), NumberedLog()
     world.run()

@@ -251,6 +251,17 @@ def test_storage_that_does_not_answer_is_no_damage_and_is_asked_again(
     assert "https://***@bucket" in caplog.text
 
 
+def test_the_first_round_waits_for_its_time(chain: Chain) -> None:
+    """A start has just read what it goes on from."""
+    heard = Heard()
+    beside = verification(chain.store, heard, VerificationSettings(every_seconds=3600.0, bytes_per_second=1e12))
+    beside.start()
+    for id in chain.store.list_ids():
+        chain.store.validate_checkpoint(id)
+    beside.close()
+    assert heard.events == []
+
+
 def test_every_outage_is_told(chain: Chain, path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = Busy(open_medium(str(path), {}, read_only=False), retain=None, vnode_count=4)
     failed: list[int] = []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.worlds import flipped
+from engine.worlds import Process, flipped
 from holdfast import CorruptCheckpoint, Fenced, InvalidRequest, SinkCommitStatus, TransientStoreError
 from holdfast.clock import new_uuid
 from holdfast.core.names import manifest_name
@@ -44,6 +44,18 @@ def test_a_pushed_checkpoint_is_whole_and_recovery_could_run_on_the_bucket(fleet
     copied = bucket.load_by_id(newest.checkpoint_id)
     assert copied is not None
     assert copied.to_json() == newest.to_json()
+
+
+def test_who_pushes_owns_the_bucket_although_it_was_started_without_it(fleet: Fleet, machine: Machine) -> None:
+    machine.push()
+    before = machine.link().lock.read().generation
+    fleet.world.source.records += [{"id": 9}, {"id": 10}]
+    process = Process(machine)
+    process.start()
+    process.next_epoch()
+    process.delivery.close()
+    machine.push()
+    assert machine.link().lock.read().generation == before + 1
 
 
 def test_a_second_push_moves_only_what_is_new(fleet: Fleet, machine: Machine) -> None:

@@ -13,7 +13,7 @@ from holdfast.engine.events import EpochCommitted, SyncFailed, SyncPushed
 from holdfast.engine.sync.schedule import PushSchedule
 from holdfast.engine.sync.service import SyncService
 from holdfast.testing import ManualClock
-from sync.machines import Fleet, Machine, SyncedProcess
+from sync.machines import Fleet, Machine, SyncedProcess, running
 
 PATIENCE = 20.0
 
@@ -164,6 +164,17 @@ def test_copies_are_made_by_themselves_and_told_apart(serving: Callable[..., Ser
     service.epoch()
     eventually(lambda: service.sync.status().periodic == service.machine.newest().uuid)
     assert service.sync.status().success is None
+
+
+def test_what_an_earlier_run_did_not_copy_is_copied_without_waiting_for_data(
+    fleet: Fleet, serving: Callable[..., Service]
+) -> None:
+    machine = fleet.machine(push_interval="50 milliseconds")
+    with running(machine) as process:
+        process.next_epoch()
+    service = serving(machine)
+    eventually(lambda: service.sync.status().periodic)
+    assert max(manifest.epoch for manifest in fleet.bucket().store.manifests()) == 1
 
 
 def test_failing_copies_are_tried_again_until_they_succeed(serving: Callable[..., Service]) -> None:

@@ -1,6 +1,7 @@
 """Goal: a standby follows, says what it could go on from, and takes over when it is told to, or stays what it is."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,15 @@ from sync.machines import Fleet, Machine, Silent, running
 @pytest.fixture
 def fleet(tmp_path: Path) -> Fleet:
     return Fleet(tmp_path)
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    ended = threading.Event()
+    for _ in range(2000):
+        if condition():
+            return
+        ended.wait(0.01)
+    raise AssertionError("it never happened")
 
 
 def primary(fleet: Fleet, epochs: int = 2) -> Machine:
@@ -81,6 +91,22 @@ def test_it_follows_by_itself_and_keeps_only_what_it_needs(fleet: Fleet) -> None
     assert standby.status.epoch == 4
     assert standby.status.pulled_at_ms is not None
     assert len(second.store().list_ids()) <= 4
+
+
+def test_whoever_waits_follows_again_and_again(fleet: Fleet) -> None:
+    first = fleet.machine(standby=True)
+    standby = fleet.machine(standby=True, pull_interval="10 milliseconds").standby()
+    ended: list[bool] = []
+    waiting = threading.Thread(target=lambda: ended.append(standby.wait()))
+    waiting.start()
+    with running(first) as process:
+        for epoch in (1, 2, 3):
+            process.next_epoch()
+            first.push()
+            eventually(lambda epoch=epoch: standby.status.epoch == epoch)  # type: ignore[misc]
+    standby.stop()
+    waiting.join(20)
+    assert ended == [False]
 
 
 def test_a_stop_ends_it_without_taking_over(fleet: Fleet) -> None:
