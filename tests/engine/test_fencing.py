@@ -8,8 +8,9 @@ import pytest
 
 from holdfast import CheckpointManifest, CorruptCheckpoint, Fenced, NoValidCheckpoint
 from holdfast.core.manifest import ParentRef
-from holdfast.engine.fencing import TakeOver, take_over
+from holdfast.engine.fencing import TakeOver, followed_by, take_over
 from holdfast.engine.recovery import RecoveryDecision
+from holdfast.engine.sequel import NOTHING_FOLLOWED, Sequel
 from holdfast.stores.store import DurableCheckpointStore
 from holdfast.stores.survey import Survey
 from stores.builders import PENDING, flipped, manifest, seal, state_of, with_state
@@ -99,6 +100,15 @@ def test_the_plan_is_sealed_with_the_fence(store: DurableCheckpointStore) -> Non
     assert loaded.recovery is not None
     assert loaded.recovery["sinks"] == {"delta": "commit"}
     assert loaded.recovery["report"]["chosen_id"] == 1
+
+
+def test_what_is_to_follow_takes_the_place_of_what_was_and_of_nothing_else(store: DurableCheckpointStore) -> None:
+    said = {"approved": "by a person", "replay": [{"epoch": 4, "checkpoint_id": 5}], "given_up_after": 3}
+    fence = manifest(1, 1, kind="fence", recovery=said)
+    assert followed_by(fence, NOTHING_FOLLOWED).recovery == {"approved": "by a person"}
+    followed = followed_by(fence, Sequel(given_up_after=7)).recovery
+    assert followed == {"approved": "by a person", "given_up_after": 7}
+    assert followed_by(manifest(1, 1, kind="fence"), NOTHING_FOLLOWED).recovery == {}
 
 
 def test_a_fence_outlives_the_checkpoint_it_was_made_of(store: DurableCheckpointStore) -> None:

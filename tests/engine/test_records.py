@@ -12,7 +12,7 @@ from holdfast.core.contracts import LedgerState, Token
 from holdfast.core.dependencies import CheckpointDependencies
 from holdfast.core.progress import ProgressRecord
 from holdfast.core.validation import RecoveryReport
-from holdfast.engine.records import FoundRange, find_replay, sealed_range, sealed_tokens
+from holdfast.engine.records import FoundRange, find_replay, passed_over, sealed_range, sealed_tokens
 from holdfast.engine.recovery import RecoveryDecision
 from holdfast.engine.sequel import Sequel
 from holdfast.stores.store import DurableCheckpointStore
@@ -90,6 +90,15 @@ def test_what_was_given_up_is_not_looked_for(store: DurableCheckpointStore) -> N
         store, decided, {"a": LedgerState(TIMELINE, 1, 3)}, lambda epoch: [FoundRange({"offsets/1": b"there"})]
     )
     assert (found.epochs, found.reached, found.lost) == ((), 1, False)
+
+
+def test_of_what_is_not_gone_on_from_only_later_epochs_are_read_anew(store: DurableCheckpointStore) -> None:
+    chosen = seal(store, 1, 1, {})
+    for id in (2, 3, 4):
+        seal(store, id, id, {})
+    skipped = tuple((id, "damaged") for id in (9, 4, 3, 2))
+    decided = decision(chosen, report=RecoveryReport(1, skipped, 5, 0.0))
+    assert [record.epoch for record in passed_over(store, decided, 2)] == [3, 4]
 
 
 def test_a_range_that_nobody_decided_is_not_replayed_beside_sinks_that_are_rewound(

@@ -583,3 +583,18 @@ def test_saving_stays_conditional_after_an_update(store: DurableCheckpointStore)
 
 def test_the_store_knows_its_vnode_count(place: Place) -> None:
     assert place.open(vnode_count=64).vnode_count() == 64
+
+
+def test_the_newest_is_looked_for_again_when_one_goes_while_it_is_looked_for(place: Place) -> None:
+    """Goal: no older one for the newest. Method: while the listing is read, 3 goes and 4 comes."""
+    seal(place.open(), 1, 2, 3)
+    place.delete(place.pointer)
+
+    def meanwhile() -> None:
+        seal(place.open(), 4)
+        place.delete(place.manifest(3))
+        place.delete(place.pointer)
+
+    latest = place.interposed("read_manifest", meanwhile).load_latest()
+    assert latest is not None
+    assert latest.checkpoint_id == 4

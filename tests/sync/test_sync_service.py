@@ -222,6 +222,24 @@ def test_whoever_took_over_keeps_what_it_began_from_until_it_has_copied_a_newer_
     assert base not in second.process.store.list_ids()
 
 
+def test_what_is_sealed_while_a_copy_is_made_is_copied_next(fleet: Fleet, serving: Callable[..., Service]) -> None:
+    """Nobody tells of it any more: it was heard of before it was known to be shown."""
+    service = serving(push_interval="50 milliseconds")
+    began, gate = threading.Event(), threading.Event()
+
+    def hold(label: str) -> None:
+        if threading.current_thread().name == "holdfast-sync":
+            began.set()
+            gate.wait(PATIENCE)
+
+    service.machine.requests.error = hold
+    service.epoch()
+    assert began.wait(PATIENCE)
+    service.process.next_epoch()
+    gate.set()
+    eventually(lambda: service.sync.status().periodic == service.machine.newest().uuid)
+
+
 def test_a_checkpoint_that_somebody_else_pruned_gives_way_to_the_newest(serving: Callable[..., Service]) -> None:
     """A prune of another process cannot know that it is being copied."""
     service = serving(push_interval="50 milliseconds")
