@@ -69,6 +69,16 @@ def test_every_mutant_is_python_and_differs_in_one_place() -> None:
         assert MODULE.splitlines()[mutant.number - 1].strip() == mutant.line
 
 
+def test_what_is_negated_keeps_its_parentheses() -> None:
+    found = {mutant.change: mutant for mutant in mutants_of("m.py", "def f(a, b):\n    return {a: not (a and b)}\n")}
+    assert found.keys() == {"not -> nothing", "and -> or"}
+    assert (
+        found["not -> nothing"]
+        .difference("def f(a, b):\n    return {a: not (a and b)}\n")
+        .endswith("+    return {a: (a and b)}")
+    )
+
+
 def test_an_operator_in_a_comment_is_left_alone() -> None:
     text = "def f(a, b):\n    return (a  # and so on\n            or b)\n"
     (mutant,) = mutants_of("m.py", text)

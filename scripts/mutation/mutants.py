@@ -119,7 +119,9 @@ class _Finder:
                 for left, right in zip(node.values, node.values[1:], strict=False):
                     yield from self._between(node, left, right, old, (new,), within)
             case ast.UnaryOp(op=ast.Not()):
-                yield self._mutant(node, self._at(node), self._at(node.operand), "", within)
+                begin = self._at(node)  # Parentheses around what is negated stay: they are no part of it.
+                end = begin + len("not") + (self._text[begin + len("not")] == " ")
+                yield self._mutant(node, begin, end, "", within)
             case ast.Constant(value=bool()):
                 yield self._mutant(node, self._at(node), self._end(node), str(not node.value), within)
             case ast.Continue():
