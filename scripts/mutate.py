@@ -1,8 +1,9 @@
 """Changes one small thing at a time in the code that decides, and shows which changes no test notices.
 
 Every comparison, `continue`, `raise`, boolean and flush in the modules of `ALL_OF`, and a sample of the same in those
-of `SAMPLE_OF`, drawn by a seed. Only tests that ran the changed line are run, the quickest first. What was found is
-kept in build/mutate, so that a run that was cut off goes on; after a change of code or tests it is tried again.
+of `SAMPLE_OF`, drawn by a seed. Only tests that ran the changed line are run, those about the module and the quickest
+first. What was found is kept in build/mutate, so that a run that was cut off goes on. After a change of code it is
+tried again, after a change of tests only with those.
 
     python scripts/mutate.py                          all of it
     python scripts/mutate.py core/planning.py fencing only modules whose path contains a word
