@@ -168,11 +168,12 @@ def task_of(
     def is_near(test: str) -> bool:
         return module in Path(test.partition("::")[0]).stem
 
-    for test in sorted(reach, key=lambda test: (not is_near(test.test), test.seconds, test.test)):
-        if names and seconds + test.seconds > most:
-            break
-        seconds += test.seconds
-        names.append(test.test)
+    for near in (True, False):
+        limit = most / 2 if near else most  # However many there are about a module, others are asked too.
+        for test in sorted(reach, key=lambda test: (test.seconds, test.test)):
+            if is_near(test.test) is near and (not names or seconds + test.seconds <= limit):
+                seconds += test.seconds
+                names.append(test.test)
     marks = [_short(f"{name} {digests[name.partition('::')[0]]}") for name in names]
     return Task(
         key,
@@ -336,7 +337,8 @@ def run(options: argparse.Namespace) -> int:
             print(f"seed {options.seed}: {len(tasks)} mutants, {len(trials)} of them known from before", flush=True)
             files = sorted({test.test.partition("::")[0] for test in tests})
             left = [left_to_ask(task, before.get(task.key)) for task in tasks if task.key not in trials]
-            left = [replace(task, files=files) for task in left]
+            # Those that no test noticed so far take longest: what is not known yet comes first.
+            left = [replace(task, files=files) for task in sorted(left, key=lambda task: task.key in before)]
             futures = [pool.submit(attempt, task, deadline) for task in left]
             for number, future in enumerate(as_completed(futures), 1):
                 if (trial := future.result()) is not None:

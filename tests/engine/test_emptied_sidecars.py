@@ -21,10 +21,11 @@ def test_a_sidecar_of_which_little_is_alive_is_left_behind() -> None:
     fence = take_over(store).fence
     assert fence.timeline is not None
     writer = CheckpointWriter(store, Owner("p", fence.timeline, 1), fence, SYSTEM_CLOCK, inline_threshold=0)
-    needed = []
-    for epoch in range(1, 4):
-        files = [captured("kept", b"k" * 1000), captured("replaced", bytes([epoch]) * 9000)]
+    sealed = []
+    for epoch, replaced in ((1, b"1"), (2, b"1"), (3, b"3")):
+        files = [captured("kept", b"k" * 1000), captured("replaced", replaced * 9000)]
         draft = CheckpointManifest.new_with_vnode_count(writer.next_id, epoch, 4)
         record = ProgressRecord(fence.timeline, writer.next_id, epoch, 1, parts={"offsets/0": b"{}"})
-        needed.append(len(writer.seal(draft, record.to_bytes(), {"agg": files}).manifest.needed_sidecars))
-    assert needed[0] == needed[-1] == 1
+        sealed.append(writer.seal(draft, record.to_bytes(), {"agg": files}).manifest)
+    first, *_ = (manifest.sidecar for manifest in sealed)
+    assert [first in manifest.needed_sidecars for manifest in sealed] == [True, True, False]
