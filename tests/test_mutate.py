@@ -1,5 +1,6 @@
 """The mutation tool (`make mutate`): what it changes, which tests it asks, and what it takes for justified."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import mutate  # noqa: E402
-from mutation import covering, justified  # noqa: E402
+from mutation import covering, justified, serving  # noqa: E402
 from mutation.covering import Covering  # noqa: E402
 from mutation.mutants import Mutant, mutants_of  # noqa: E402
 
@@ -217,6 +218,31 @@ def test_an_entry_without_a_reason_or_given_twice_is_an_error(tmp_path: Path, re
 
 def test_the_list_fits_the_code() -> None:
     justified.refuse_stale(justified.read(mutate.JUSTIFIED), mutate.all_mutants(), killed=[])
+
+
+# --- a change beside tests that were found before
+
+
+def test_a_change_within_a_function_takes_the_place_of_its_code_and_any_other_does_not(tmp_path: Path) -> None:
+    old = "LIMIT = 1\ndef f(a):\n    return [b for b in a if b < LIMIT]\nclass C:\n    def f(self): return 1 < 1\n"
+    path = tmp_path / "imported.py"
+    path.write_text(old)
+    specification = importlib.util.spec_from_file_location("imported", path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    functions = [module.f, module.C.f]
+
+    def made(new: str) -> bool:
+        return serving.Change(str(path), old, new, functions).made()
+
+    assert not made(old)
+    assert not made(old.replace("LIMIT = 1", "LIMIT = 2"))
+    assert made(old.replace("b < LIMIT", "b <= LIMIT"))
+    assert (module.f([0, 1, 2]), module.C().f()) == ([0, 1], False)
+    assert made(old.replace("1 < 1", "1 <= 1"))
+    assert (module.f([0, 1, 2]), module.C().f()) == ([0, 1], True)
 
 
 # --- which test ran what

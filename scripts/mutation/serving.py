@@ -76,7 +76,7 @@ class _Serving:
             child = os.fork()
             if child == 0:
                 path = str(sources / file)
-                change = _Change(path, originals[file], text, functions.get(path, []))
+                change = Change(path, originals[file], text, functions.get(path, []))
                 self._try(change, [items[test] for test in tests], cpu)
             code = ended(child, limit)
             self._say([code, self._failed.read_text()])
@@ -86,7 +86,7 @@ class _Serving:
         self._answers.write(json.dumps(what) + "\n")
         self._answers.flush()
 
-    def _try(self, change: "_Change", items: Sequence[Any], cpu: float) -> None:
+    def _try(self, change: "Change", items: Sequence[Any], cpu: float) -> None:
         code = 70
         try:
             os.setsid()
@@ -112,7 +112,7 @@ class _Serving:
 
 
 @dataclass(frozen=True)
-class _Change:
+class Change:
     """A module's text, what it is to be, and the functions that were imported from it."""
 
     path: str
