@@ -228,7 +228,14 @@ def test_of_two_streams_of_a_source_the_earlier_position_counts(
     one: dict[str, str], other: dict[str, str], expected: dict[str, str]
 ) -> None:
     """Up to there an upstream is told to let go."""
-    assert earlier(one, other, Numbered()) == expected  # type: ignore[arg-type]
+    assert earlier(Numbered(), one, other) == expected  # type: ignore[arg-type]
+
+
+def test_a_source_of_which_a_stream_has_read_nothing_has_no_position_yet() -> None:
+    """Told the position of the other stream, an upstream would let go of what this one still needs."""
+    lines = OffsetLines(("e", "f", "e", "e"), ("0", "1", "2", "0"))
+    assert lines.by_source(("5", "7", "-", "5")) == {"f": ["7"]}
+    assert lines.by_source(("5", "7", "4", "5")) == {"e": ["5", "4"], "f": ["7"]}
 
 
 # Approved changes of a watermark.

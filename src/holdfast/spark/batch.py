@@ -1,6 +1,7 @@
 """One micro-batch, as the engine sees it: an epoch with rows to compute and facts to capture."""
 
 from collections.abc import Mapping
+from functools import partial, reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -134,15 +135,14 @@ class BatchReader:
 
     def source_offsets(self, lines: tuple[str, ...], epoch: int) -> dict[str, ConnectorCheckpoint]:
         """Return each source's position in its own terms; of one that several streams read, the earliest."""
-        positions: dict[str, Offsets] = {}
-        for directory, line in self.lines.by_directory(lines).items():
-            name = self.lines.source_of[directory]
-            if line != "-" and name in self.definition.sources:
+        found = {}
+        for name, of_streams in self.lines.by_source(lines).items():
+            if name in self.definition.sources:
                 spec = self.definition.sources[name].spec
-                position = dict(spec.read_offsets(line))
-                known = positions.get(name)
-                positions[name] = position if known is None else earlier(known, position, spec.control)
-        return {name: self._checkpoint_of(name, position, epoch) for name, position in positions.items()}
+                positions = [spec.read_offsets(line) for line in of_streams]
+                position = reduce(partial(earlier, spec.control), positions)
+                found[name] = self._checkpoint_of(name, position, epoch)
+        return found
 
     def _checkpoint_of(self, name: str, position: Offsets, epoch: int) -> ConnectorCheckpoint:
         spec = self.definition.sources[name].spec

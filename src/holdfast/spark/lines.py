@@ -13,6 +13,9 @@ from holdfast.core.sources import Offsets, SourceControl
 if TYPE_CHECKING:  # A checkpoint can be exported where Spark is not installed.
     from pyspark.sql import DataFrame
 
+_NOT_BEGUN = "-"
+"""The line of a stream without an offset."""
+
 
 @dataclass(frozen=True)
 class OffsetLines:
@@ -44,12 +47,19 @@ class OffsetLines:
         """Return the line of each stream: one that several branches read has the same line several times."""
         return dict(zip(self.directories, lines, strict=False))
 
+    def by_source(self, lines: tuple[str, ...]) -> dict[str, list[str]]:
+        """Return the line of each stream of each source; none of a source that one of its streams has not begun."""
+        found: dict[str, list[str]] = {}
+        for directory, line in self.by_directory(lines).items():
+            found.setdefault(self.source_of[directory], []).append(line)
+        return {name: of_streams for name, of_streams in found.items() if _NOT_BEGUN not in of_streams}
+
 
 NO_LINES = OffsetLines()
 """Of a directory that nobody runs: what it holds is written and read as it is."""
 
 
-def earlier(one: Offsets, other: Offsets, control: SourceControl | None) -> Offsets:
+def earlier(control: SourceControl | None, one: Offsets, other: Offsets) -> Offsets:
     """Return a position before which both streams of a source have read everything."""
     if one.keys() == other.keys() and all(value.isdecimal() for value in [*one.values(), *other.values()]):
         return {key: str(min(int(value), int(other[key]))) for key, value in one.items()}

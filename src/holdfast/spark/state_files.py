@@ -52,11 +52,6 @@ class OffsetLogEntry:
         """The watermark the batch runs with."""
         return int(self.metadata.get("batchWatermarkMs", 0))
 
-    @property
-    def watermark_policy(self) -> str:
-        """How the watermark follows from those of several inputs: `min` or `max`, fixed for a query's life."""
-        return str(self.metadata.get("conf", {}).get("spark.sql.streaming.multipleWatermarkPolicy", "min"))
-
     def without_data(self, watermark_ms: int, at_ms: int) -> "OffsetLogEntry":
         """Return a batch that begins and ends where this one ends: it only closes windows, and what else is due."""
         then = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": at_ms}
