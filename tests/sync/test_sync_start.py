@@ -1,11 +1,13 @@
 """Goal: a start goes on from the right place, in a fixed order, and no error is ever taken for "no checkpoint"."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from holdfast import (
     CheckpointNotFound,
+    HoldfastError,
     NoValidCheckpoint,
     PipelineDefinitionError,
     PipelineError,
@@ -14,6 +16,8 @@ from holdfast import (
     TransientStoreError,
 )
 from holdfast.clock import new_uuid
+from holdfast.core.manifest import checksum_of
+from holdfast.core.names import manifest_name
 from holdfast.engine.startup import StartOptions
 from sync.machines import URL, Fleet, Machine, running, settings
 
@@ -49,6 +53,19 @@ def test_then_the_bucket(fleet: Fleet) -> None:
     with running(fleet.machine()) as process:
         assert process.started.epoch == 2
         assert process.started.owner.timeline == first.newest().timeline
+
+
+def test_what_was_copied_since_the_bucket_was_last_looked_at_is_brought_too(fleet: Fleet) -> None:
+    """The other machine knew of every decision, and had no state of the newest: now the bucket has it."""
+    first = pushed(fleet, 1, standby=True)
+    with running(first) as process:
+        process.next_epoch()
+        process.next_epoch()
+        second = fleet.machine(standby=True)
+        second.link().follow()
+        first.push()
+    with running(second) as process:
+        assert process.started.epoch == 3
 
 
 def test_then_the_read_bucket_with_a_timeline_of_its_own(fleet: Fleet, tmp_path: Path) -> None:
@@ -87,7 +104,67 @@ def test_or_not_at_all_when_that_was_asked_for(fleet: Fleet) -> None:
     assert machine.store().list_ids() == []
 
 
+def test_a_manifest_that_is_damaged_here_comes_from_the_bucket(fleet: Fleet) -> None:
+    """It was recorded there: this machine did not go on by itself."""
+    machine = pushed(fleet, standby=True)
+    newest = machine.newest()
+    machine.damage_manifest(newest.checkpoint_id)
+    with running(machine) as process:
+        assert process.started.epoch == newest.epoch
+        assert process.started.replays == ()
+
+
+def test_one_that_a_later_version_wrote_does_not(fleet: Fleet) -> None:
+    machine = pushed(fleet, standby=True)
+    newest = machine.newest()
+    later = machine.store().medium.read_manifest(newest.checkpoint_id)
+    assert later is not None
+    document = {**json.loads(later.data), "version": 99}
+    data = json.dumps({**document, "manifest_checksum": checksum_of(document)}).encode()
+    key = f"world/manifests/{manifest_name(newest.checkpoint_id)}"
+    machine.objects.overwrite(key, data)
+    with pytest.raises(HoldfastError):
+        machine.run()
+    stored = machine.objects.read(key)
+    assert stored is not None
+    assert stored.data == data
+
+
 # Errors
+
+
+@pytest.mark.parametrize("damage", ["the record of an epoch", "a late one of a machine that was replaced"])
+def test_a_bucket_whose_newest_manifest_does_not_count_holds_no_whole_checkpoint(fleet: Fleet, damage: str) -> None:
+    """Nobody writes to it meanwhile, so waiting does not help: it says what does."""
+    machine = fleet.machine(standby=True)
+    with running(machine) as process:
+        process.next_epoch()
+        process.next_epoch()
+    bucket = fleet.bucket().store
+    newest = bucket.list_ids()[-1]
+    manifest = bucket.load_by_id(newest)
+    assert manifest is not None
+    if damage == "the record of an epoch":
+        damaged = b"{" + manifest.to_json().encode()
+    else:
+        late = manifest.model_copy(update={"checkpoint_id": newest + 1, "generation": 0, "manifest_checksum": None})
+        damaged = late.stamped().to_json().encode()
+        newest += 1
+    fleet.objects.overwrite(f"shop/manifests/{manifest_name(newest)}", damaged)  # type: ignore[attr-defined]
+    with pytest.raises(NoValidCheckpoint, match="bring back the store"):
+        fleet.machine(standby=True).run()
+
+
+def test_a_bucket_of_which_no_manifest_can_be_read_is_not_taken_for_an_empty_one(fleet: Fleet) -> None:
+    machine = fleet.machine(standby=True)
+    with running(machine) as process:
+        process.next_epoch()
+    for id in fleet.bucket().store.list_ids():
+        fleet.objects.overwrite(f"shop/manifests/{manifest_name(id)}", b"{")  # type: ignore[attr-defined]
+    other = fleet.machine(standby=True)
+    with pytest.raises(NoValidCheckpoint, match="bring back the store"):
+        other.run()
+    assert other.store().list_ids() == []
 
 
 @pytest.mark.parametrize("fails", ["cut_off", "lock_out"])

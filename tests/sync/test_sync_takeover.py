@@ -13,6 +13,7 @@ import pytest
 from engine.worlds import Point
 from holdfast import Fenced, SinkError, TransientStoreError
 from holdfast.core.contracts import CommitOutcome, EpochRef, Guarantee, Prepared, Rows, Token
+from holdfast.core.names import manifest_name
 from holdfast.engine.events import StepStarted
 from holdfast.testing import RecordingSink, SimulatedCrash
 from sync.machines import Fleet, Machine, SyncedProcess, running
@@ -97,6 +98,42 @@ def test_a_machine_that_comes_back_is_told_and_writes_nothing(fleet: Fleet) -> N
         first.run()
     assert fleet.written() == before
     assert first.objects.fingerprint() == disk
+
+
+def test_a_machine_that_was_about_to_start_again_when_it_was_replaced_does_not_come_back(fleet: Fleet) -> None:
+    """It had noted the generation that its successor has by now."""
+    first = fleet.machine(standby=True)
+    pushing(first, first.process(), 2)
+    first.requests.error = lambda label: (
+        TransientStoreError("no route to host") if label.startswith("replace") and "owner.json" in label else None
+    )
+    with pytest.raises(TransientStoreError):
+        first.run()
+    first.requests.heal()
+    fleet.machine(standby=True).run()
+    before = fleet.written()
+    for _ in range(2):
+        with pytest.raises(Fenced, match="this pipeline was taken over"):
+            first.run()
+    assert fleet.written() == before
+
+
+def test_a_late_seal_of_a_writer_that_was_replaced_on_the_same_machine_is_no_take_over(fleet: Fleet) -> None:
+    """It stands under the id of a fence that was pruned here, and that the bucket knows."""
+    machine = fleet.machine()
+    pushing(machine, machine.process(), 1)
+    late = machine.newest()
+    with running(machine) as process:
+        fence = process.started.fence.checkpoint_id
+        process.next_epoch()
+        process.next_epoch()
+    machine.store().prune(1)
+    assert fence not in machine.store().list_ids()
+    update = {"checkpoint_id": fence, "manifest_checksum": None}
+    data = late.model_copy(update=update).stamped().to_json().encode()
+    machine.objects.overwrite(f"world/manifests/{manifest_name(fence)}", data)
+    machine.run()
+    assert fleet.right()
 
 
 def test_a_machine_that_never_noticed_is_fenced_at_its_next_seal_and_its_sinks_commit_nothing(fleet: Fleet) -> None:
@@ -277,6 +314,37 @@ def test_the_pointer_of_a_bucket_names_what_can_be_begun_from(fleet: Fleet) -> N
     bucket = fleet.bucket().store
     assert bucket.newest_id() > pushed
     assert bucket.medium.read_pointer() == pushed
+
+
+def owing(fleet: Fleet) -> None:
+    """Let a machine die whose newest epoch is recorded, but shown by no sink."""
+    first = fleet.machine(standby=True)
+    with pytest.raises(SimulatedCrash):
+        pushing(first, spooling(first, dies_at=Point(StepStarted, 2, "commit", "a")), 2)
+
+
+def test_a_standby_that_has_everything_computes_again_what_waits_on_the_lost_machine(fleet: Fleet) -> None:
+    """It pulled all there is before it was activated: nothing is left to bring when it starts."""
+    owing(fleet)
+    machine = fleet.machine(standby=True)
+    machine.standby().activate()
+    spooling(machine).run()
+    assert fleet.right()
+
+
+def test_so_does_a_machine_that_died_while_it_took_over(tmp_path: Path) -> None:
+    """When it starts again the bucket is its own already, and some of the rows may wait here by now."""
+    for number, fleet in enumerate(fleets(tmp_path)):
+        owing(fleet)
+        second = fleet.machine(standby=True)
+        try:
+            spooling(second, dies_at=number).run()
+            break
+        except SimulatedCrash:
+            pass
+        spooling(second).run()
+        assert fleet.right(), number
+    assert number > 40
 
 
 def test_the_highest_generation_counts_even_if_its_owner_never_sealed(fleet: Fleet) -> None:

@@ -19,6 +19,10 @@ class Catalogue:
         self._known: dict[int, CheckpointManifest] = {}
         self._sound: set[int] = set()
         self._sizes: dict[str, int] = {}
+        self.listed: tuple[int, ...] = ()
+        """Every id that was there at the last look, whether it counts or not."""
+        self.unreadable: frozenset[int] = frozenset()
+        """Those of them whose manifest could not be read."""
 
     def look(self) -> list[CheckpointManifest]:
         """Return the manifests that count, oldest first.
@@ -33,6 +37,7 @@ class Catalogue:
             with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="holdfast-sync") as threads:
                 read = threads.map(lambda id: readable(self._bucket, id), (id for id in ids if id not in found))
                 found |= {manifest.checkpoint_id: manifest for manifest in read if manifest is not None}
+            self.listed, self.unreadable = tuple(ids), frozenset(ids) - found.keys()
             self._known = _counting(found)
             self._sound &= self._known.keys()
             return list(self._known.values())

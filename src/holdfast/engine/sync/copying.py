@@ -7,7 +7,7 @@ from queue import Full, Queue
 from threading import Event, Lock, Thread
 
 from holdfast.core.manifest import CheckpointManifest
-from holdfast.errors import CheckpointStoreError, CorruptCheckpoint, TransientStoreError
+from holdfast.errors import CheckpointStoreError, CorruptCheckpoint, TransientStoreError, UnsupportedVersion
 from holdfast.stores.medium import AlreadySealed, Medium
 from holdfast.stores.state_reader import READ_BYTES
 from holdfast.stores.store import DurableCheckpointStore
@@ -150,6 +150,17 @@ def readable(store: DurableCheckpointStore, checkpoint_id: int) -> CheckpointMan
         return store.load_by_id(checkpoint_id)
     except CorruptCheckpoint:
         return None
+
+
+def is_damaged(store: DurableCheckpointStore, checkpoint_id: int) -> bool:
+    """Whether a manifest is there and makes no sense. One that a later version wrote is not damaged."""
+    try:
+        store.load_by_id(checkpoint_id)
+    except UnsupportedVersion:
+        return False
+    except CorruptCheckpoint:
+        return True
+    return False
 
 
 def is_same(one: CheckpointManifest, other: CheckpointManifest) -> bool:

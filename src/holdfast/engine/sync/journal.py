@@ -5,7 +5,9 @@ sidecar begins with. It is created under the checkpoint's id, only if absent, be
 over creates its fence at the next id, so the one that was replaced meets it with its next seal, and stops.
 """
 
+import logging
 from collections.abc import Callable
+from uuid import UUID
 
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.sidecar import PROGRESS_OPERATOR
@@ -15,8 +17,10 @@ from holdfast.engine.sync.owner import OwnerLock, Ownership
 from holdfast.engine.sync.push import overrule
 from holdfast.engine.sync.sides import Side
 from holdfast.engine.witness import OutOfDate
-from holdfast.errors import Fenced, TransientStoreError
+from holdfast.errors import CorruptCheckpoint, Fenced, TransientStoreError
 from holdfast.stores.store import DurableCheckpointStore
+
+_log = logging.getLogger(__name__)
 
 
 class BucketWitness:
@@ -49,10 +53,11 @@ class BucketWitness:
         """Become the bucket's owner, then create the fence there."""
         assert fence.timeline is not None
         assert fence.generation is not None
-        self._notes.own(fence.generation)
+        taken_over = self._ownership.owner is not None and not self._lock.is_ours(self._ownership)
+        self._notes.own(fence.generation, taken_over=taken_over)
         self._ownership = self._lock.take(self._ownership, fence.timeline, fence.generation)
         if self._every_seal:
-            self._catch_up()
+            self._catch_up(fence.timeline)
         try:
             self._put(fence.stamped(), None)
         except OtherCheckpoint as other:
@@ -62,12 +67,20 @@ class BucketWitness:
                 raise OutOfDate from None
             overrule(self._bucket, self._lock, fence.stamped(), other)
 
-    def _catch_up(self) -> None:
-        """Record what was sealed here and not recorded: the last seal before a crash, or what predates the bucket."""
+    def _catch_up(self, timeline: UUID) -> None:
+        """Record what was sealed here and not recorded: the last seal before a crash, or what predates the bucket.
+
+        What another timeline sealed before a fresh start is given up. What cannot be read here cannot be repeated
+        anywhere: the fence says what becomes of it.
+        """
         newest = max(self._bucket.store.list_ids(), default=0)
         for id in self._store.list_ids():
-            if id > newest and (manifest := readable(self._store, id)) is not None:
-                self._record(manifest, None)
+            manifest = readable(self._store, id) if id > newest else None
+            if manifest is not None and manifest.timeline == timeline:
+                try:
+                    self._record(manifest, None)
+                except CorruptCheckpoint as error:
+                    _log.warning("%s: it is not recorded in %s", error, self._bucket)
 
     def record(self, sealed: CheckpointManifest, progress: bytes | None = None) -> None:
         """Create the record, unless only take-overs are recorded."""

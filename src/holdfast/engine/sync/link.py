@@ -10,10 +10,11 @@ from holdfast.core.manifest import CheckpointManifest
 from holdfast.engine.events import Observer, SyncPulled
 from holdfast.engine.startup import StartOptions
 from holdfast.engine.sync.catalogue import Catalogue
+from holdfast.engine.sync.copying import readable
 from holdfast.engine.sync.notes import SyncNotes
 from holdfast.engine.sync.owner import OwnerLock, Ownership
 from holdfast.engine.sync.pull import Pulled, Puller
-from holdfast.engine.sync.push import Pusher
+from holdfast.engine.sync.push import Pusher, is_settled
 from holdfast.engine.sync.retention import BucketRetention
 from holdfast.engine.sync.settings import SyncSettings
 from holdfast.engine.sync.sides import Side, bucket_side, local_side
@@ -122,18 +123,32 @@ class SyncLink:
         standing = self._refuse_replaced(ownership)
         if options.fresh:
             return options, ownership
-        if standing is Standing.BEHIND:
+        if standing is Standing.BEHIND or (standing is Standing.OURS and not self.lock.is_ours(ownership)):
+            # Of what is known here the state may have been copied since.
             self._reported(self.puller.pull())
         wish = self.settings.wanted
         if wish is not None and options.from_id is None and self.notes.honoured != str(wish):
             options = replace(options, from_id=self._id_of(wish))
         elif not self._has_checkpoint():
             self._begin_elsewhere(None)
-        moved = standing is Standing.BEHIND and not self.lock.is_ours(ownership)
-        return replace(options, moved=moved), ownership
+        return replace(options, moved=self._was_staged_elsewhere(ownership)), ownership
+
+    def _was_staged_elsewhere(self, ownership: Ownership) -> bool:
+        """Whether something that may still have to be shown was staged on another machine."""
+        if ownership.owner is None or not self.lock.is_ours(ownership):
+            return ownership.owner is not None
+        since, manifests = self.notes.owned_since, self.local.store.manifests()
+        return any(m.epoch > 0 and (m.generation or 0) < since and not is_settled(m) for m in manifests)
 
     def _has_checkpoint(self) -> bool:
         return any(manifest.epoch > 0 for manifest in self.local.store.manifests())
+
+    def _known_without_state(self) -> str | None:
+        """Return what the bucket knows of a pipeline that no store here begins from; None: of no epoch at all."""
+        if any(manifest.epoch > 0 for manifest in self.catalogue.look()):
+            return "knows of epochs of this pipeline"
+        lost = [id for id in self.catalogue.unreadable if readable(self.local.store, id) is None]
+        return "has manifests that cannot be read" if lost else None
 
     def _id_of(self, wish: UUID) -> int:
         """Return the id of the checkpoint that a person named, wherever it has to be brought from."""
@@ -152,10 +167,10 @@ class SyncLink:
 
     def _begin_elsewhere(self, wish: UUID | None) -> Pulled | None:
         """Begin from another pipeline's bucket, or leave it to a fresh start where that is allowed."""
-        if any(manifest.epoch > 0 for manifest in self.catalogue.look()) and wish is None:
+        if (known := self._known_without_state()) is not None and wish is None:
             raise NoValidCheckpoint(
-                f"{self.bucket} knows of epochs of this pipeline, but holds no whole checkpoint to go on from: bring "
-                "back the store that they were copied from, or use another bucket"
+                f"{self.bucket} {known}, but holds no whole checkpoint to go on from: bring back the store that it "
+                "was copied from, or use another bucket"
             )
         if self._seed is not None:
             pulled = self._reported(

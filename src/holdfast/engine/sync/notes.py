@@ -8,7 +8,8 @@ from holdfast.engine.sync.push import Copied
 from holdfast.stores.store import DurableCheckpointStore
 
 NOTES = "sync.json"
-_REPLICA, _OWNED, _HONOURED, PUSH, FAILURE = "replica", "owned", "honoured", "push", "failure"
+_REPLICA, _OWNED, _OWNED_SINCE, _HONOURED = "replica", "owned", "owned_since", "honoured"
+PUSH, FAILURE = "push", "failure"
 
 
 class SyncNotes:
@@ -41,13 +42,15 @@ class SyncNotes:
         """The generation under which this store last ran the pipeline; None when it only follows another one."""
         return self.read().get(_OWNED)
 
-    def own(self, generation: int) -> None:
-        """Note that this store is about to run the pipeline."""
-        self._document.change(lambda value: {**value, _OWNED: generation})
+    @property
+    def owned_since(self) -> int:
+        """The generation from which on nobody but this store ran the pipeline; 0 when nobody else ever did."""
+        return int(self.read().get(_OWNED_SINCE, 0))
 
-    def disown(self) -> None:
-        """Note that this store only follows from now on."""
-        self._document.change(lambda value: {key: entry for key, entry in value.items() if key != _OWNED})
+    def own(self, generation: int, *, taken_over: bool) -> None:
+        """Note that this store is about to run the pipeline, perhaps in place of another one."""
+        since = {_OWNED_SINCE: generation} if taken_over else {}
+        self._document.change(lambda value: {**value, _OWNED: generation, **since})
 
     @property
     def honoured(self) -> str | None:

@@ -14,11 +14,20 @@ from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.progress import ProgressRecord
 from holdfast.core.sidecar import PROGRESS_OPERATOR
 from holdfast.engine.sync.catalogue import Catalogue
-from holdfast.engine.sync.copying import OtherCheckpoint, Vanished, copy_sidecars, is_same, readable, seal_copy
+from holdfast.engine.sync.copying import (
+    OtherCheckpoint,
+    Vanished,
+    copy_sidecars,
+    is_damaged,
+    is_same,
+    readable,
+    seal_copy,
+)
 from holdfast.engine.sync.materials import BucketMaterials
 from holdfast.engine.sync.push import Copied
 from holdfast.engine.sync.sides import Side
 from holdfast.errors import CheckpointNotFound, CorruptCheckpoint, DeserializationError, InvalidRequest
+from holdfast.stores.medium import VersionChanged
 from holdfast.stores.verification import ByteProgress
 
 _ATTEMPTS = 5
@@ -77,7 +86,8 @@ class Puller:
     def _pull(self, wanted: UUID | None, on_bytes: ByteProgress) -> Pulled | None:
         began, moved = self._clock.monotonic(), _Moved()
         choice = self._choose(wanted, lambda manifest: self._bring(manifest, moved, on_bytes))
-        if choice.base is None and any(manifest.epoch > 0 for manifest in choice.later):
+        unknown = self._catalogue.unreadable or any(manifest.epoch > 0 for manifest in choice.later)
+        if choice.base is None and unknown:
             return None  # Without state to begin from, what was decided cannot be repeated.
         for manifest in reversed(choice.later):
             self._bring_decision(manifest, moved)
@@ -99,8 +109,7 @@ class Puller:
     def _choose(self, wanted: UUID | None, bring: Callable[[CheckpointManifest], None]) -> _Choice:
         """Go from the newest to the oldest until one could be brought; later ones are decisions without state."""
         choice, abandoned = _Choice(), set[int]()
-        manifests = self._catalogue.look()
-        for manifest in reversed(manifests):
+        for manifest in reversed(self._catalogue.look()):
             chosen = manifest.uuid == wanted if wanted else self._can_be_brought(manifest, abandoned)
             if chosen:
                 try:
@@ -114,7 +123,7 @@ class Puller:
             choice.later.append(manifest)
             if manifest.checkpoint_id not in abandoned:
                 abandoned |= manifest.gives_up({each.checkpoint_id for each in manifests})
-        if manifests and self._bucket.store.list_ids()[-1:] != [manifests[-1].checkpoint_id]:
+        if tuple(self._bucket.store.list_ids()[-1:]) != self._catalogue.listed[-1:]:
             raise Vanished(f"{self._bucket} was written to meanwhile")
         if wanted:
             raise CheckpointNotFound(str(wanted), f"{self._bucket} does not hold it")
@@ -181,12 +190,23 @@ class Puller:
         here = readable(self._local.store, manifest.checkpoint_id)
         try:
             seal_copy(self._local.store, manifest)
-        except OtherCheckpoint:
-            raise InvalidRequest(
-                f"{self._local} has another checkpoint {manifest.checkpoint_id} than {self._bucket}: it went on by "
-                "itself; remove it to go on from the bucket"
-            ) from None
+        except OtherCheckpoint as other:
+            self._overwrite(manifest, other)
         moved.objects += here is None
+
+    def _overwrite(self, manifest: CheckpointManifest, other: OtherCheckpoint) -> None:
+        """Put a manifest in place of a damaged one, or of a late one of a writer that was replaced."""
+        store, id = self._local.store, manifest.checkpoint_id
+        late = other.found is not None and (other.found.generation or 0) < (manifest.generation or 0)
+        if other.version is None or not (late or is_damaged(store, id)):
+            raise InvalidRequest(
+                f"{self._local} has another checkpoint {id} than {self._bucket}: it went on by itself; remove it to "
+                "go on from the bucket"
+            )
+        try:
+            store.medium.replace_manifest(id, manifest.to_json().encode(), other.version)
+        except VersionChanged:
+            raise Vanished(f"checkpoint {id} of {self._local} changed while it was to be replaced") from None
 
     # another pipeline's
 

@@ -43,12 +43,13 @@ def newest_settled(store: DurableCheckpointStore) -> CheckpointManifest | None:
     """Return the newest checkpoint whose sinks all show it: one to go on from without what this machine staged."""
     for id in reversed(store.list_ids()):
         manifest = readable(store, id)
-        if manifest is not None and manifest.epoch > 0 and _settled(manifest) and store.glance_at(manifest).valid:
+        if manifest is not None and manifest.epoch > 0 and is_settled(manifest) and store.glance_at(manifest).valid:
             return manifest
     return None
 
 
-def _settled(manifest: CheckpointManifest) -> bool:
+def is_settled(manifest: CheckpointManifest) -> bool:
+    """Whether every sink is known to show an epoch."""
     return all(status == SinkCommitStatus.COMMITTED for status in manifest.sink_commit_statuses.values())
 
 

@@ -36,12 +36,12 @@ def compare(
     the pipeline: once another one runs it, it must not take it back by merely being started again.
     """
     newest = newest_of(local)
+    if newest is None:
+        return Standing.BEHIND if bucket else Standing.FIRST
+    if not ours and owned is not None and ownership.generation >= owned:
+        return Standing.REPLACED  # It is noted before the bucket is asked for it: then another one was quicker.
     if not bucket:
         return Standing.FIRST
-    if newest is None:
-        return Standing.BEHIND
-    if not ours and owned is not None and ownership.generation > owned:
-        return Standing.REPLACED
     there = {manifest.checkpoint_id: manifest for manifest in bucket}
     followed = newest.checkpoint_id in there and is_same(there[newest.checkpoint_id], newest)
     if newest.checkpoint_id < bucket[-1].checkpoint_id:
@@ -49,8 +49,18 @@ def compare(
         return Standing.BEHIND if followed or ours else Standing.REPLACED
     if not ours and ownership.generation > (newest.generation or 0):
         return Standing.BEHIND if followed else Standing.REPLACED
-    same = readable(local, bucket[-1].checkpoint_id)
-    return Standing.OURS if same is None or is_same(same, bucket[-1]) else Standing.REPLACED
+    here = readable(local, bucket[-1].checkpoint_id)
+    if here is None or is_same(here, bucket[-1]) or _came_late(here, newest, bucket[-1]):
+        return Standing.OURS
+    return Standing.REPLACED
+
+
+def _came_late(here: CheckpointManifest, newest: CheckpointManifest, there: CheckpointManifest) -> bool:
+    """Whether a writer that was replaced on this store sealed something under an id that had been pruned here.
+
+    The store went on since, at least with the generation that the bucket knows: that one was not another machine's.
+    """
+    return (here.generation or 0) < (there.generation or 0) <= (newest.generation or 0)
 
 
 def newest_of(store: DurableCheckpointStore) -> CheckpointManifest | None:
