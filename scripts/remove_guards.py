@@ -2556,6 +2556,13 @@ GUARDS = [
         TAKE_OVER,
     ),
     Guard(
+        "sync: what was copied last is not pruned by hand either",
+        "engine/sync/notes.py",
+        "    return contextlib.nullcontext() if copied is None else store.held(copied)",
+        "    return contextlib.nullcontext()",
+        (f"{SYNC}retention.py",),
+    ),
+    Guard(
         "sync: state that was copied since is brought too",
         "engine/sync/link.py",
         " or (standing is Standing.OURS and not self.lock.is_ours(ownership))",

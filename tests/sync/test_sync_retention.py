@@ -7,6 +7,7 @@ import pytest
 from holdfast.engine.sync.catalogue import Catalogue
 from holdfast.engine.sync.retention import BucketRetention
 from holdfast.engine.sync.sides import Side
+from holdfast.interfaces.service import CheckpointService
 from sync.machines import Fleet, Machine, running, settings
 
 MINUTE = 60
@@ -95,3 +96,18 @@ def test_another_machine_can_go_on_from_what_is_left(fleet: Fleet) -> None:
     prune(fleet, retention_min_count=1)
     fleet.machine().run()
     assert fleet.right()
+
+
+def test_a_prune_by_hand_keeps_what_was_copied_last(fleet: Fleet) -> None:
+    """Another process runs the pipeline; whoever takes over reads on from the copy."""
+    machine = fleet.machine()
+    with running(machine) as process:
+        process.next_epoch()
+        copied = machine.push()
+        machine.link().notes.pushed(copied, 0)
+        for _ in range(6):
+            process.next_epoch()
+    service = CheckpointService(machine.store())
+    assert copied.checkpoint_id in service.plan_prune(1).remaining
+    service.prune(1)
+    assert copied.checkpoint_id in machine.store().list_ids()

@@ -14,6 +14,7 @@ from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.names import sidecar_id_of
 from holdfast.core.sidecar import StateCatalog
 from holdfast.engine.recovery import RecoveryDecision, decide_recovery
+from holdfast.engine.sync.notes import keeping_copied
 from holdfast.errors import (
     CheckpointNotFound,
     CorruptCheckpoint,
@@ -312,13 +313,15 @@ class CheckpointService:
 
     def plan_prune(self, keep: int) -> PruneOutcome:
         """Return what pruning to `keep` checkpoints would remove."""
-        plan = self.store.plan_prune(_checked_keep(keep))
+        with keeping_copied(self.store):
+            plan = self.store.plan_prune(_checked_keep(keep))
         return self._prune_outcome(keep, plan.remove, plan.keep, freed=None)
 
     def prune(self, keep: int) -> PruneOutcome:
         """Remove old checkpoints and what they alone needed."""
         before = sum(self.store.sidecars().values())
-        removed = self.store.prune_ids(_checked_keep(keep))
+        with keeping_copied(self.store):
+            removed = self.store.prune_ids(_checked_keep(keep))
         freed = before - sum(self.store.sidecars().values())
         return self._prune_outcome(keep, tuple(removed), tuple(self.store.list_ids()), freed=max(freed, 0))
 

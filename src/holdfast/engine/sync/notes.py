@@ -1,5 +1,6 @@
 """What a store remembers of its copies: `sync.json`."""
 
+import contextlib
 from typing import Any
 
 from holdfast.clock import new_token
@@ -10,6 +11,15 @@ from holdfast.stores.store import DurableCheckpointStore
 NOTES = "sync.json"
 _REPLICA, _OWNED, _OWNED_SINCE, _HONOURED = "replica", "owned", "owned_since", "honoured"
 PUSH, FAILURE = "push", "failure"
+
+
+def keeping_copied(store: DurableCheckpointStore) -> contextlib.AbstractContextManager[None]:
+    """Prune nothing of the checkpoint that was copied last: sources keep for another machine what follows it.
+
+    The process that runs the pipeline holds it; whoever else prunes the store has to know of it too.
+    """
+    copied = SyncNotes(store).pushed_id
+    return contextlib.nullcontext() if copied is None else store.held(copied)
 
 
 class SyncNotes:
