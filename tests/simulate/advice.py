@@ -19,6 +19,8 @@ from holdfast.errors import (
     SourceHistoryLost,
     TransientStoreError,
 )
+from simulate.machine_advice import follow_machines
+from simulate.machines import Machines
 from simulate.worlds import NAMES, SimulatedWorld
 
 PATIENCE = 6
@@ -28,6 +30,8 @@ PATIENCE = 6
 def follow(world: SimulatedWorld, error: HoldfastError, options: StartOptions) -> StartOptions | None:
     """Do what the message says; return the options of the next start, None when it says nothing."""
     text = str(error)
+    if isinstance(world, Machines) and (said := follow_machines(world, error, options)) is not None:
+        return said
     if isinstance(error, TransientStoreError):
         return options
     if options.from_id is not None and not isinstance(error, ForeignTimeline):

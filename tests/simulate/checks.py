@@ -80,13 +80,13 @@ class Judge:
 
     def went_on(self, process: SimulatedProcess) -> None:
         """Look at where a start goes on that nobody told to go back: nothing that was decided is done again."""
-        if process.options.from_id is not None or process.options.fresh or process.site.hurt:
+        if process.options.from_id is not None or process.options.fresh:
             return
-        if len(process.simulated.sites) > 1:
+        if process.simulated.has_copies:
             return  # The other copy may have gone back, and the ledgers tell.
         if any(other.life.fenced for other in process.site.words):
             return  # What a person said is sealed already, and what follows from it is the next start's as well.
-        decided = process.site.decided
+        decided = process.promised()
         self.demand(
             ROWS,
             process.position >= decided,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from holdfast.engine.checkpoints import CheckpointWriter
 from holdfast.engine.resolution import discard_epoch
+from holdfast.engine.sync.notes import NOTES
 from holdfast.engine.upstream import oldest_fall_back
 from holdfast.errors import HoldfastError
 from holdfast.stores.store import DurableCheckpointStore
@@ -15,9 +16,10 @@ from holdfast.testing import SimulatedCrash
 from simulate import checks
 from simulate.checks import Judge
 from simulate.gates import Gate, Plan
+from simulate.machines import new_world
 from simulate.sites import damaged
 from simulate.steps import History, Step
-from simulate.worlds import NAMES, SimulatedProcess, SimulatedWorld
+from simulate.worlds import NAMES, SimulatedProcess
 
 MOST_SITES = 3
 
@@ -27,7 +29,7 @@ class Deeds(ABC):
 
     def __init__(self, history: History, judge: Judge | None = None) -> None:
         self.history, self.judge = history, judge or Judge()
-        self.world = SimulatedWorld(history.kind)
+        self.world = new_world(history.kind, history.sync, history.seed)
         self.world.take = lambda generation: 1 + (history.seed + generation) % 3
         self.running: list[SimulatedProcess] = []
         """Processes that did not end, by when they started: the last is the one that people know of."""
@@ -111,9 +113,13 @@ class Deeds(ABC):
 
     def prune(self, step: Step) -> None:
         named = {} if step.during else self._savepoints()
-        with self._by_hand(step, "prune") as store:
+        with self._by_hand(step, "prune") as store, self._kept_for_others(store):
             store.prune(step.pick % 5)
         self._still_there(named)
+
+    def _kept_for_others(self, store: DurableCheckpointStore) -> contextlib.AbstractContextManager[None]:
+        """Keep what a prune from the command line keeps for other machines."""
+        return contextlib.nullcontext()
 
     def clean(self, step: Step) -> None:
         named = {} if step.during else self._savepoints()
@@ -171,8 +177,7 @@ class Deeds(ABC):
 
     def damage(self, step: Step) -> None:
         site = self.world.site
-        keys = site.keys()
-        if keys:
+        if keys := [key for key in site.contents() if not key.endswith(NOTES)]:
             key = keys[-1 - step.pick % len(keys)]
             site.spare = 0 if site.hurt else self._independent()
             site.damage(key, damaged(site.read(key), step.how, step.pick))
@@ -229,7 +234,7 @@ class Deeds(ABC):
 
     def copy(self, step: Step) -> None:
         world = self.world
-        if len(world.sites) < MOST_SITES and not self.running:
+        if len(world.sites) < MOST_SITES and not self.running and not self.history.sync:
             number = len(world.sites)
             world.sites.append(world.site.copy(number, world.clock))
             world.work[number] = dict(world.work.get(world.site.number, {}))

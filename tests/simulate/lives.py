@@ -11,12 +11,13 @@ from holdfast.testing import SimulatedCrash
 from simulate import checks
 from simulate.advice import PATIENCE, follow
 from simulate.checks import Broken, Judge
-from simulate.deeds import Deeds
+from simulate.machines import Machines
 from simulate.steps import History, Step
+from simulate.takeovers import Takeovers
 from simulate.worlds import NAMES, SimulatedProcess, SimulatedWorld, simulated
 
 
-class Life(Deeds):
+class Life(Takeovers):
     """One history, as it happens."""
 
     def run(self) -> None:
@@ -126,9 +127,10 @@ class Life(Deeds):
                 f"one damaged object ended a store with {process.site.spare} independent checkpoints: {error}",
             )
             self.done[f"refused: {type(error).__name__}"] += 1
+            self.judge_refusal(process, error)
             if before is not None and not self._acted(world, process):
                 self.judge.demand(
-                    checks.REFUSALS, world.everything() == before, f"changed something: {options}: {error}"
+                    checks.REFUSALS, world.unchanged(before, process.site), f"changed something: {options}: {error}"
                 )
             return error
         finally:
@@ -142,6 +144,7 @@ class Life(Deeds):
         if process.replaced:
             return process  # It was replaced while it was paused, and did not have to act after that.
         self.judge.went_on(process)
+        self.judge_place(process)
         process.site.decided, process.site.generation = process.position, process.generation
         process.site.owner = process.number
         if options.from_id is not None or options.fresh:
@@ -161,7 +164,7 @@ class Life(Deeds):
 
     def _replace(self, world: SimulatedWorld, process: SimulatedProcess) -> None:
         for other in self.running:
-            if other.site is process.site and 0 < other.generation < process.generation:
+            if other.site.reign is process.site.reign and 0 < other.generation < process.generation:
                 other.replaced = True
 
     def _epochs(self, process: SimulatedProcess | None, count: int, step: Step | None = None) -> None:
@@ -192,11 +195,12 @@ class Life(Deeds):
             world.trace.add(f"stopped: {type(error).__name__}: {error}")
             self.done[f"stopped: {type(error).__name__}"] += 1
             self.running = [other for other in self.running if other is not process]
-            if isinstance(error, Fenced) and not process.replaced and len(world.sites) == 1:
+            if isinstance(error, Fenced) and not process.replaced and not world.has_copies:
                 self.judge.demand(checks.FENCED, self._somebody_came(process), f"by nobody: {error}")
         else:
             self.done["epochs"] += 1
-            self.judge.demand(checks.FENCED, not was_replaced, "a process that was replaced sealed an epoch")
+            may = self.may_seal_without_showing(process)
+            self.judge.demand(checks.FENCED, may or not was_replaced, "a process that was replaced sealed an epoch")
             if not process.replaced:
                 self.judge.alive(world, process)
         if process.replaced:
@@ -215,6 +219,8 @@ class Life(Deeds):
 
     def try_valid(self, world: SimulatedWorld, pick: int) -> None:
         """Go back to something that is called valid, where sinks and source can: then that starts."""
+        if isinstance(world, Machines) and (world.site.hurt or not world.fleet.has_place(world.site)):
+            return  # It is another machine's turn, or the bucket knows more than what is left here.
         store = world.site.store()
         manifests = list(store.manifests())
         given_up = set(manifests[-1].abandons) if manifests else set()
@@ -243,6 +249,7 @@ class Life(Deeds):
         if not self.judge.wants(checker):
             return
         said: list[str] = []
+        site = world.site
         aside, self.running = self.running, []
         try:
             for _ in range(PATIENCE):
@@ -250,6 +257,8 @@ class Life(Deeds):
                 if not isinstance(process, HoldfastError):
                     return
                 said.append(f"{type(process).__name__}: {process}")
+                if checker == checks.VALID and world.site is not site:
+                    return  # What to do was to go to another machine.
                 if checker == checks.VALID and "the rows cannot be shown any more" in str(process):
                     return  # It is valid, but a later way back has been there since, and that is said.
                 if checker == checks.VALID and "cannot be used: it was given up" in str(process):
@@ -297,6 +306,12 @@ ACTIONS: dict[str, Callable[[Life, Step], None]] = {
     "move": Life.move,
     "discard": Life.discard,
     "take again": Life.take_again,
+    "push": Life.push,
+    "follow": Life.follow,
+    "take over": Life.take_over,
+    "empty": Life.empty,
+    "damage bucket": Life.damage_bucket,
+    "cut off": Life.cut_off,
 }
 
 

@@ -64,4 +64,6 @@ class _Shrinker:
 def as_text(history: History) -> str:
     """Return a history as it can stand in a test."""
     steps = "".join(f"        {step!r},\n" for step in history.steps)
-    return f"History(\n    {history.seed},\n    {history.kind!r},\n    {history.retain!r},\n    (\n{steps}    ),\n)"
+    sync = f"    {history.sync!r},\n" if history.sync else ""
+    values = f"    {history.seed},\n    {history.kind!r},\n    {history.retain!r},\n"
+    return f"History(\n{values}    (\n{steps}    ),\n{sync})"

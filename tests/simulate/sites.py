@@ -4,6 +4,7 @@ import contextlib
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from engine.worlds import PARTITIONS
@@ -19,25 +20,78 @@ from simulate.gates import Gate
 _ROOT = "/data/store"
 
 
+@dataclass
+class Reign:
+    """Who runs the pipeline, as far as anybody got to hear of it. Machines with a bucket between them share one."""
+
+    decided: int = 0
+    """The end of what was decided and not given up by a person."""
+    copied: int = 0
+    """The end of what a bucket holds of it: never more than what was decided."""
+    generation: int = 0
+    """The generation that got through a start last."""
+    owner: int = 0
+    """The number of its process."""
+    site: int | None = None
+    """The number of its store."""
+    words: list[Any] = field(default_factory=list)
+    """Starts on a person's word that are under way: paused, somewhere before their end."""
+
+    def copy(self) -> "Reign":
+        """Return the same, with nobody under way."""
+        return Reign(self.decided, self.copied, self.generation, self.owner, self.site)
+
+
 class Site(ABC):
     """One store, as it outlives its processes."""
 
     def __init__(self, number: int, clock: Clock) -> None:
         self.number, self.clock = number, clock
+        self.reign = Reign()
         self.originals: dict[str, bytes] = {}
         """What was damaged, as it was before."""
         self.hurt = 0
         """How many objects were ever damaged."""
         self.spare = 0
         """How many independent checkpoints there were before the first damage."""
-        self.decided = 0
+        self.ran: int | None = None
+        """The generation under which the pipeline ran here last."""
+
+    @property
+    def decided(self) -> int:
         """The end of what was decided here and not given up by a person, as far as anybody got to hear of it."""
-        self.generation = 0
+        return self.reign.decided
+
+    @decided.setter
+    def decided(self, end: int) -> None:
+        self.reign.decided, self.reign.copied = end, min(end, self.reign.copied)
+
+    @property
+    def generation(self) -> int:
         """The generation that got through a start here last."""
-        self.owner = 0
+        return self.reign.generation
+
+    @generation.setter
+    def generation(self, generation: int) -> None:
+        self.reign.generation = generation
+
+    @property
+    def owner(self) -> int:
         """The number of its process."""
-        self.words: list[Any] = []
+        return self.reign.owner
+
+    @owner.setter
+    def owner(self, number: int) -> None:
+        self.reign.owner, self.reign.site = number, self.number
+
+    @property
+    def words(self) -> list[Any]:
         """Starts on a person's word that are under way: paused, somewhere before their end."""
+        return self.reign.words
+
+    @words.setter
+    def words(self, words: list[Any]) -> None:
+        self.reign.words = words
 
     def store(self, gate: Gate | None = None, retain: int | None = None) -> DurableCheckpointStore:
         """Open the store, as one process does."""
@@ -45,7 +99,7 @@ class Site(ABC):
 
     def copied_to(self, other: "Site") -> "Site":
         other.originals, other.hurt, other.spare = dict(self.originals), self.hurt, self.spare
-        other.decided, other.generation, other.owner = self.decided, self.generation, self.owner
+        other.reign = self.reign.copy()
         return other
 
     def damage(self, key: str, data: bytes | None) -> None:
@@ -60,6 +114,10 @@ class Site(ABC):
         for key, data in self.originals.items():
             self.write(key, data)
         self.originals.clear()
+
+    def contents(self) -> dict[str, bytes]:
+        """Return all that is there."""
+        return {key: self.read(key) for key in self.keys()}
 
     @abstractmethod
     def medium(self, gate: Gate | None) -> Medium: ...

@@ -37,7 +37,9 @@ WEIGHTS = {
     "take again": 3,
 }
 """How often each is drawn where it is drawn at all."""
-ALWAYS = ("run", "start")
+WITH_MACHINES = {"push": 14, "follow": 5, "take over": 5, "empty": 1, "damage bucket": 2, "cut off": 1}
+"""What else is drawn where there are machines and a bucket."""
+ALWAYS = ("run", "start", "push", "take over")
 NOT_GATED = {
     "stop",
     "damage",
@@ -51,6 +53,9 @@ NOT_GATED = {
     "switch",
     "clock",
     "move",
+    "empty",
+    "damage bucket",
+    "cut off",
 }
 """What makes no calls that could meet something."""
 
@@ -97,6 +102,8 @@ class History:
     kind: str
     retain: int | None
     steps: tuple[Step, ...]
+    sync: str = ""
+    """Whether there are machines with a bucket between them, and what it hears of: `standby`, `starts`."""
 
 
 class Draw:
@@ -111,11 +118,19 @@ class Draw:
         }
         self._meets = self._random.choice([0.0, 0.1, 0.25, 0.5])
         self._ways = [w for w in (*CRASHES, *FAULTS, PAUSE, PAUSE) if self._random.random() < 0.6] or [PAUSE]
+        aside = random.Random(f"machines {seed}")  # Drawn apart, so that a history without them stays what it is.
+        self._sync = aside.choice(["", "", "", "standby", "starts"])
+        if self._sync:
+            self._weights |= {
+                name: weight * aside.choice([0.3, 1, 1, 3])
+                for name, weight in WITH_MACHINES.items()
+                if name in ALWAYS or aside.random() < 0.7
+            }
 
     def history(self, steps: int) -> History:
         kind = self._random.choice(["bucket", "bucket", "directory"])
         retain = self._random.choice([None, None, 1, 2, 5])
-        return History(self._seed, kind, retain, tuple(self.steps(steps)))
+        return History(self._seed, kind, retain, tuple(self.steps(steps)), self._sync)
 
     def steps(self, count: int, depth: int = 0) -> Sequence[Step]:
         names = [name for name in self._weights if not depth or name not in ("copy", "switch")]
@@ -143,4 +158,7 @@ HOWS = {
     "trouble": ["prepare broken", "commit broken", "prepare busy", "commit busy", "open broken", "rewind broken"],
     "sinks": ["added", "removed", "renamed"],
     "trim": ["acknowledged", "acknowledged", "lost"],
+    "push": ["", "", "asked"],
+    "take over": ["standby", "standby", "run"],
+    "damage bucket": ["flip", "cut", "lost"],
 }

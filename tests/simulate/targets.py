@@ -56,6 +56,10 @@ class Target(RecordedTarget):
         self.name, self.held = name, Held()
         self.failing: dict[str, str] = {}
         """Action -> how it fails until somebody repairs the target: broken or busy."""
+        self.spools = False
+        """Whether staged rows are on the machine that prepared them, beside the checkpoints."""
+        self.spooled: dict[EpochRef, int] = {}
+        """On which machine what is staged was prepared."""
 
     @property
     def rows(self) -> list[Row]:
@@ -67,6 +71,10 @@ class Target(RecordedTarget):
         return [
             row for shown in self.held.shown if record and shown.timeline == record.timeline for row in shown.rows
         ]
+
+    def move_spool(self, machine: int, to: int) -> None:
+        """Bring what was staged on a machine to another place, where it may be out of reach."""
+        self.spooled = {ref: to if where == machine else where for ref, where in self.spooled.items()}
 
     def put_back(self, epoch: int) -> None:
         """Do by hand what a rewind would do, as from a backup: rows and ledger as they were after that epoch."""
@@ -81,9 +89,10 @@ class Target(RecordedTarget):
 class LedgerSink(RecordingSink):
     """One process's hold on a target. Every call passes the process's gate."""
 
-    def __init__(self, target: Target, gate: Gate) -> None:
+    def __init__(self, target: Target, gate: Gate, machine: int = 0) -> None:
         super().__init__(target)
-        self.target, self._gate = target, gate
+        self.target, self._gate, self._machine = target, gate, machine
+        self.guarantee = replace(self.guarantee, spools=target.spools)
         self._claimed_by: Owner | None = None
 
     def identity(self) -> dict[str, Any]:
@@ -107,6 +116,7 @@ class LedgerSink(RecordingSink):
         def stage() -> Prepared:
             held, values = self.target.held, tuple(rows.arrow().to_pylist())
             self.target.held = replace(held, staged={**held.staged, ref: values})
+            self.target.spooled[ref] = self._machine
             assert held.record is not None
             return Prepared(len(values), {REWINDS: held.record.rewinds})
 
@@ -168,7 +178,8 @@ class LedgerSink(RecordingSink):
         assert held.record is not None
         ref = EpochRef(owner.timeline, token.generation, token.epoch, token.attempt, token.nonce)
         rows = held.staged.get(ref)
-        if rows is None or len(rows) != token.rows:
+        elsewhere = self.target.spools and self.target.spooled.get(ref) != self._machine
+        if rows is None or elsewhere or len(rows) != token.rows:
             raise SinkError(f"staged rows of epoch {token.epoch} are gone")
         shown = Shown(owner.timeline, token.epoch, rows, token.range_digest)
         staged = {key: value for key, value in held.staged.items() if key != ref}

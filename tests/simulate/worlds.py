@@ -15,10 +15,12 @@ from engine.worlds import OUTPUTS, SETTINGS, Process, World
 from holdfast.engine.coordinator import RecordedEpoch
 from holdfast.engine.delivery import Delivery
 from holdfast.engine.startup import AskOthers, Intent, Start, StartOptions
+from holdfast.engine.sync import catalogue, copying
 from holdfast.errors import SourceHistoryLost
 from holdfast.testing import ScriptedEpoch
 from holdfast.testing.scripted_source import SOURCE
 from simulate.gates import Gate, Trace
+from simulate.in_turn import HandedOn, InTurn
 from simulate.sites import Site, new_site
 from simulate.targets import LedgerSink, Target
 
@@ -36,6 +38,9 @@ def simulated(seed: object) -> Iterator[None]:
         patch.setattr(holdfast.clock, "os", types.SimpleNamespace(urandom=generator.randbytes))
         patch.setattr(holdfast.clock, "_last_uuid_ms", 0)
         patch.setattr(holdfast.clock, "_last_uuid_sequence", 0)
+        for module in (copying, catalogue):
+            patch.setattr(module, "ThreadPoolExecutor", InTurn)
+        patch.setattr(copying, "_Handover", HandedOn)
         yield
 
 
@@ -64,13 +69,22 @@ class SimulatedWorld(World):
     def site(self) -> Site:
         return self.sites[self.current]
 
+    @property
+    def has_copies(self) -> bool:
+        """Whether there are two stores that both believe to be the only one."""
+        return len(self.sites) > 1
+
     def target(self, name: str) -> Target:
         return cast(Target, self.targets[name])
+
+    def again(self) -> "SimulatedWorld":
+        """Return a new world of this kind."""
+        return SimulatedWorld(self.kind, self.sinks, self.trace)
 
     def copy(self) -> "SimulatedWorld":
         """Return an independent world in the same state, in which nothing runs."""
         self.trace.add("in a copy:")
-        other = SimulatedWorld(self.kind, self.sinks, self.trace)
+        other = self.again()
         other.clock.step_wall_clock((self.clock.now_ms() - other.clock.now_ms()) / 1000)
         other.sites = [site.copy(site.number, other.clock) for site in self.sites]
         other.current, other.kept_from, other.started = self.current, self.kept_from, self.started
@@ -81,6 +95,7 @@ class SimulatedWorld(World):
         for name in NAMES:
             mine, its = self.target(name), other.target(name)
             its.held, its.rewindable, its.failing = mine.held, mine.rewindable, dict(mine.failing)
+            its.spooled = dict(mine.spooled)
         return other
 
     def begin(self, options: StartOptions | None = None, retain: int | None = None) -> "SimulatedProcess":
@@ -94,6 +109,10 @@ class SimulatedWorld(World):
     def everything(self) -> object:
         """Return what a start that is refused must not change."""
         return [site.fingerprint() for site in self.sites], self.visible(), self.kept_from
+
+    def unchanged(self, before: object, starting: Site) -> bool:
+        """Whether all is as it was before a start on that store."""
+        return self.everything() == before
 
 
 class _Here:
@@ -129,7 +148,7 @@ class SimulatedProcess(Process):
             world, sinks=world.sinks, options=options, settings=SETTINGS, store=site.store(self.gate, retain)
         )
         self.simulated, self.options = world, options
-        self.sinks = {name: LedgerSink(world.target(name), self.gate) for name in world.sinks}
+        self.sinks = {name: LedgerSink(world.target(name), self.gate, site.number) for name in world.sinks}
         self.delivery = SerialDelivery(self.sinks, SETTINGS, self.observer, world.clock)
         self.replaced = self.busy = False
         """Whether another process of this store went through a whole start since; whether it is paused in a call."""
@@ -154,6 +173,10 @@ class SimulatedProcess(Process):
         """Whether none of those targets changed."""
         shown = self.simulated.visible()
         return all(shown[name] == seen for name, seen in self._seen.items())
+
+    def promised(self) -> int:
+        """Return where a start that nobody told to go back may go on at the earliest."""
+        return 0 if self.site.hurt else self.site.decided
 
     def recover(self, ask_others: AskOthers | None = None) -> Start:
         return super().recover(ask_others or self._ask_source)
