@@ -5,6 +5,7 @@ takes over from the bucket.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from holdfast import Fenced, SinkError, TransientStoreError
 from holdfast.core.contracts import CommitOutcome, EpochRef, Guarantee, Prepared, Rows, Token
 from holdfast.core.names import manifest_name
 from holdfast.engine.events import StepStarted
-from holdfast.testing import RecordingSink, SimulatedCrash
+from holdfast.testing import RecordingSink, ScriptedEpoch, SimulatedCrash
 from sync.machines import Fleet, Machine, SyncedProcess, running
 
 RECORDS = 8
@@ -345,6 +346,16 @@ def test_so_does_a_machine_that_died_while_it_took_over(tmp_path: Path) -> None:
         spooling(second).run()
         assert fleet.right(), number
     assert number > 40
+
+
+@pytest.mark.xfail(reason="found, not mended yet: a record without state is whole, and is gone on from", strict=True)
+def test_so_does_a_pipeline_without_state(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its records need no more than what is recorded at once."""
+    capture = ScriptedEpoch.capture
+    monkeypatch.setattr(ScriptedEpoch, "capture", lambda epoch: replace(capture(epoch), operators={}))
+    owing(fleet)
+    spooling(fleet.machine(standby=True)).run()
+    assert fleet.world.shown()["a"] == fleet.world.expected()["a"]
 
 
 def test_the_highest_generation_counts_even_if_its_owner_never_sealed(fleet: Fleet) -> None:
