@@ -52,7 +52,7 @@ def _to_the_owner(world: Machines, options: StartOptions) -> StartOptions:
         if owner is not None and mark is not None and mark.encode() in owner.data and site is not world.site:
             world.current = site.number
             return options
-    world.take_disk(world.current)
+    world.take_disk(world.current, kept=False)
     return options
 
 
@@ -64,7 +64,7 @@ def _apart(world: Machines, options: StartOptions) -> StartOptions:
     if options.fresh or ours:
         world.another_bucket()
     else:
-        world.take_disk(world.current)
+        world.take_disk(world.current, kept=False)
     return options
 
 
@@ -74,7 +74,7 @@ def _as_the_bucket_says(world: Machines, options: StartOptions) -> StartOptions:
     newest = next(reversed(list(world.site.store().manifests())), None)
     if options.fresh or owner is None or newest is None or str(newest.timeline).encode() in owner.data:
         return replace(options, on_foreign=OnForeign.APPEND)
-    world.take_disk(world.current)
+    world.take_disk(world.current, kept=False)
     return replace(options, on_foreign=OnForeign.REFUSE)
 
 

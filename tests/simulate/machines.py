@@ -283,13 +283,17 @@ class Machines(SimulatedWorld):
         self.sites.append(site)
         return site
 
-    def take_disk(self, number: int) -> None:
-        """Take the store of a machine away, whatever runs there, and with it what sinks had spooled there."""
+    def take_disk(self, number: int, *, kept: bool = True) -> None:
+        """Take the store of a machine away, whatever runs there, and with it what sinks had spooled there.
+
+        It is `kept` unless a message said to begin with an empty one: then nobody puts it back.
+        """
         old = self.sites[number]
         for gate in self.fleet.gates.pop(number, []):
             gate.die()
         self.fleet.standbys.pop(number, None)
-        self.fleet.disks[number] = old
+        if kept:
+            self.fleet.disks[number] = old
         site = new_site(self.kind, number, self.clock)
         site.reign = self.fleet.reign
         self.sites[number] = site

@@ -27,7 +27,7 @@ class Reign:
     decided: int = 0
     """The end of what was decided and not given up by a person."""
     copied: int = 0
-    """The end of what a bucket holds of it: never more than what was decided."""
+    """The end of what a bucket holds of it; 0 when that was given up."""
     generation: int = 0
     """The generation that got through a start last."""
     owner: int = 0
@@ -64,7 +64,9 @@ class Site(ABC):
 
     @decided.setter
     def decided(self, end: int) -> None:
-        self.reign.decided, self.reign.copied = end, min(end, self.reign.copied)
+        if end < self.reign.copied:
+            self.reign.copied = 0  # The copy is beyond what was gone back to: it is given up too.
+        self.reign.decided = end
 
     @property
     def generation(self) -> int:
