@@ -122,7 +122,7 @@ class Puller:
                     choice.skipped.append((manifest.checkpoint_id, str(error)))
             choice.later.append(manifest)
             if manifest.checkpoint_id not in abandoned:
-                abandoned |= manifest.gives_up({each.checkpoint_id for each in manifests})
+                abandoned |= manifest.gives_up(set(self._catalogue.listed))
         if tuple(self._bucket.store.list_ids()[-1:]) != self._catalogue.listed[-1:]:
             raise Vanished(f"{self._bucket} was written to meanwhile")
         if wanted:
