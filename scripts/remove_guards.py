@@ -28,6 +28,9 @@ STARTS = ("tests/connectors/test_contract_starts.py",)
 GOLDEN = ("tests/golden",)
 STARTS_WITH_FOREACH, STARTS_WITH_KAFKA = ((*STARTS, "-k", sink) for sink in ("foreach", "kafka"))
 TRAPS = "tests/spark/test_traps.py"
+IDENTITY = ("tests/engine/test_identity.py",)
+CODE = ("tests/spark/test_code_digest.py",)
+SINK_NUMBERS = "tests/spark/test_sink_numbers.py"
 RECOVERY = "tests/spark/test_pipeline_recovery.py"
 CLOSING = "tests/spark/test_closing_batches.py"
 EVENT_TIME = "tests/spark/test_event_time.py"
@@ -914,7 +917,7 @@ GUARDS = [
     ),
     Guard(
         "a frame of the user's session is brought over",
-        "spark/definition.py",
+        "spark/views.py",
         "return brought_over(view.query(*[frames[name] for name in wanted]), spark)",
         "return view.query(*[frames[name] for name in wanted])",
         (f"{SIDE_BY_SIDE}::test_what_a_user_has_in_his_session_works_in_views_and_stays_as_it_was",),
@@ -1200,8 +1203,8 @@ GUARDS = [
     Guard(
         "a stale order is taken off a batch",
         "spark/batch.py",
-        "else without_stale_order(self._frame)\n",
-        "else self._frame\n",
+        "without_stale_order(self._frame) if fan_out is None else",
+        "self._frame if fan_out is None else",
         (f"{TRAPS}::test_a_batch_that_claims_a_stale_order_is_computed",),
     ),
     Guard(
@@ -1333,7 +1336,7 @@ GUARDS = [
     Guard(
         "a replay joins the version of a table that its epoch had",
         "engine/tables.py",
-        'pins = {**self._before, **pins_in_part(recorded.parts.get(TABLES_PART, b"{}"))}',
+        "pins = {**self._before, **self._pins_of(recorded)}",
         "pins = dict(self._before)",
         PINS,
     ),
@@ -2688,6 +2691,104 @@ GUARDS = [
         "async def stats(",
         "def stats(",
         POLLED,
+    ),
+    Guard(
+        "two spellings of one name are refused",
+        "spark/definition.py",
+        "                raise PipelineDefinitionError(taken(kind, name, other))\n",
+        "                pass\n",
+        ("tests/spark/test_names.py", "-k", "refused_with_both"),
+    ),
+    Guard(
+        "two spellings of one name in a file are refused",
+        "interfaces/pipeline_file/making.py",
+        "        raise node.problem(taken(kind, name, other))\n",
+        "        pass\n",
+        ("tests/interfaces/test_pipeline_file.py",),
+    ),
+    Guard(
+        "state is not continued for another output",
+        "engine/identity.py",
+        "        if before != after and (before in after_owners or after in before_owners):\n",
+        "        if False:\n",
+        IDENTITY,
+    ),
+    Guard(
+        "the code of a view's function is compared",
+        "engine/identity.py",
+        "for name in sorted((code_before.keys() & code_after.keys()) - alike - told)",
+        "for name in ()",
+        IDENTITY,
+    ),
+    Guard(
+        "Python functions in a plan are compared",
+        "engine/identity.py",
+        "        if before[name] != after[name]\n    ]",
+        "        if False\n    ]",
+        IDENTITY,
+    ),
+    Guard(
+        "a source that was not read so far is asked about",
+        "engine/identity.py",
+        '        if name in (old.get("sources") or {}):\n            found.questionable',
+        "        if False:\n            found.questionable",
+        IDENTITY,
+    ),
+    Guard(
+        "code is followed into the user's own modules",
+        "spark/code_digest.py",
+        "            if isinstance(value, ModuleType) and id(value) not in seen and self._is_own_module(value):\n",
+        "            if False:\n",
+        CODE,
+    ),
+    Guard(
+        "what has no order is digested in none",
+        "spark/code_digest.py",
+        'return _hash("set", *sorted(self._apart(item) for item in value))',
+        'return _hash("set", *(self._apart(item) for item in value))',
+        CODE,
+    ),
+    Guard(
+        "each output is one that Spark would run as a stream",
+        "spark/building.py",
+        """        _check_supported(branch.frame, definition.output_mode, f"'{branch.output}'")\n""",
+        "        pass\n",
+        (f"{SINK_NUMBERS}::test_what_spark_refuses_for_one_sink_is_refused_for_several",),
+    ),
+    Guard(
+        "only what is made row by row is fanned out",
+        "spark/fan_out.py",
+        "boolean can = expression.deterministic() && !timed",
+        "boolean can = true",
+        (f"{SINK_NUMBERS}::test_what_is_more_than_a_row_stays_with_the_stream",),
+    ),
+    Guard(
+        "which lines are malformed depends on what is read",
+        "spark/fan_out.py",
+        '    if spec.options.get("mode", "PERMISSIVE").upper() != "PERMISSIVE":\n',
+        "    if False:\n",
+        (f"{SINK_NUMBERS}::test_lines_that_may_be_malformed_are_read_by_every_output_itself",),
+    ),
+    Guard(
+        "an epoch is replayed for the outputs it was planned for",
+        "spark/moved_lines.py",
+        "        if len(lines) != len(inputs):\n",
+        "        if False:\n",
+        (f"{SINK_NUMBERS}::test_an_epoch_that_is_to_be_replayed_is_not_replayed_for_other_outputs",),
+    ),
+    Guard(
+        "a stream that was never read does not begin beside one of the same source",
+        "spark/moved_lines.py",
+        "            if stream not in had and source in had:\n",
+        "            if False:\n",
+        ("tests/spark/test_offset_lines.py",),
+    ),
+    Guard(
+        "lines of one source that differ are not taken for each other",
+        "spark/moved_lines.py",
+        "            if lines.setdefault(stream, line) != line:\n",
+        "            if lines.setdefault(stream, line) is None:\n",
+        ("tests/spark/test_offset_lines.py",),
     ),
 ]
 

@@ -218,6 +218,12 @@ WRONG = [
         "  orders: SELECT 1",
         "10: views.orders: the name 'orders' is taken: sources, views and tables share their names",
     ),
+    (
+        "  recent: SELECT * FROM orders",
+        "  Orders: SELECT 1",
+        "10: views.Orders: the view 'Orders' and 'orders' have one name in two spellings: Spark does not tell them "
+        "apart, so one would be read for the other. Sources, views and tables share their names",
+    ),
     ("  recent: SELECT * FROM orders", "  recent: {}", "10: views.recent: needs one of sql, sql_file, python"),
     (
         "  recent: SELECT * FROM orders",
@@ -474,6 +480,11 @@ def test_every_kind_of_table(tmp_path: Path) -> None:
         ("t: {sqlite: {path: a.db}}", "tables.t.sqlite.query: missing"),
         ("orders: {delta: {path: t}}", "tables.orders: the name 'orders' is taken: sources, views and tables"),
         ("recent: {delta: {path: t}}", "views.recent: the name 'recent' is taken: sources, views and tables"),
+        (
+            "ORDERS: {delta: {path: t}}",
+            "tables.ORDERS: the table 'ORDERS' and 'orders' have one name in two spellings",
+        ),
+        ("t: {delta: {path: t}}\n  T: {delta: {path: t}}", "tables.T: the table 'T' and 't' have one name"),
         ("1t: {delta: {path: t}}", "tables.1t: '1t' is no name for a table"),
         ("t: {delta: {path: t}, refresh: often}", "tables.t.refresh: expected a length of time such as"),
         ("t: {files: {path: t, format: orc}}", "tables.t.files.format: 'orc' is not one of parquet, json, csv"),

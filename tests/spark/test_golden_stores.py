@@ -76,6 +76,17 @@ def test_a_store_goes_on_and_later_epochs_follow(spark: SparkSession, undisturbe
     assert not [line for line in _said_of(place).values() if not line.endswith("valid")]
 
 
+def test_a_store_goes_on_with_its_sinks_in_another_order(
+    spark: SparkSession, undisturbed: Callable[[int], Shown]
+) -> None:
+    """Goal: state stays with its view, which that version knew by its place only."""
+    expected = undisturbed(6)
+    place = _unpacked("spark_stopped")
+    orders.add_input(place, 3, 6)
+    _run(place, spark, *reversed(orders.EVERY))
+    assert orders.shown(place) == expected
+
+
 def test_what_was_owed_is_shown_as_it_was_prepared_although_the_sinks_get_something_else_by_now(
     spark: SparkSession, undisturbed: Callable[[int], Shown]
 ) -> None:

@@ -115,6 +115,8 @@ class PipelineFacts:
     fingerprint: int
     vnode_count: int
     identity: dict[str, Any]
+    as_sealed: dict[str, Any] | None = None
+    """The identity in the form of the checkpoint that is gone on from; None where that has the present form."""
 
 
 class Coordinator:

@@ -73,6 +73,10 @@ AskOthers = Callable[[Intent], None]
 """Refuses a start, by an error, that somebody else than the sinks cannot go along with. Changes nothing."""
 
 
+FactsFor = Callable[[CheckpointManifest | None], PipelineFacts]
+"""The checkpoint to go on from -> the pipeline as it fits that one; an error where it cannot. Changes nothing."""
+
+
 @dataclass(frozen=True)
 class Start:
     """Everything decided: where to go on from, who we are, where the sinks stand, what to replay first."""
@@ -105,8 +109,9 @@ class Startup:
         observer: Observer,
         clock: Clock,
         witness: Witness = NO_WITNESS,
+        fit: FactsFor | None = None,
     ) -> None:
-        self._observer, self._witness = observer, witness
+        self._observer, self._witness, self._fit = observer, witness, fit
         self._pipeline, self._store, self._sinks, self._facts = pipeline, store, sinks, facts
         self._options, self._delivery, self._settings, self._clock = options, delivery, settings, clock
 
@@ -230,9 +235,11 @@ class Startup:
 
     def _check_identity(self, decision: RecoveryDecision) -> Mapping[str, Any]:
         chosen = decision.chosen
+        if self._fit is not None:
+            self._facts = self._fit(chosen)
         if chosen is None or chosen.identity is None:
             return {}
-        change = compare(chosen.identity, self._facts.identity)
+        change = compare(chosen.identity, self._facts.as_sealed or self._facts.identity)
         difference = "\n".join(f"  - {line}" for line in change.lines())
         if change.impossible:
             raise PipelineError(

@@ -17,6 +17,7 @@ from holdfast.clock import Clock
 from holdfast.core.contracts import Owner
 from holdfast.core.entries import ConnectorCheckpoint
 from holdfast.core.sources import Materials
+from holdfast.core.spelling import respelled
 from holdfast.core.tables import (
     CONTENT,
     TABLES_PART,
@@ -85,7 +86,7 @@ class ReferenceTables:
 
         `recorded` are the versions of the newest checkpoint, as far as anybody can tell before the take-over.
         """
-        self._pins = pins_of(recorded)
+        self._pins = respelled(pins_of(recorded), self._uses)
         return {name: self._in_use(name) for name in self._uses}
 
     def ask(self, chosen: Mapping[str, ConnectorCheckpoint], replays: Iterable[RecordedEpoch]) -> None:
@@ -93,12 +94,15 @@ class ReferenceTables:
 
         Writes nothing into the store: it need not be ours yet.
         """
-        before = pins_of(chosen)
+        before = respelled(pins_of(chosen), self._uses)
         for record in replays:
-            pins = {**before, **pins_in_part(record.parts.get(TABLES_PART, b"{}"))}
+            pins = {**before, **self._pins_of(record)}
             for name in self._uses.keys() & pins.keys():
                 with _wanted(name, record.epoch, pins[name]):
                     self._try_to_read(name, pins[name])
+
+    def _pins_of(self, record: RecordedEpoch) -> dict[str, TablePin]:
+        return respelled(pins_in_part(record.parts.get(TABLES_PART, b"{}")), self._uses)
 
     def _try_to_read(self, name: str, pin: TablePin) -> None:
         """Read a version and forget it: the image at hand stays, for it may be all that there is of its version."""
@@ -113,7 +117,7 @@ class ReferenceTables:
         """
         self._copies.taken_over(owner)
         self._owned = True
-        self._before = pins_of(chosen)
+        self._before = respelled(pins_of(chosen), self._uses)
         for name, pin in list(self._pins.items()):
             before = self._before.get(name)
             if name not in self._looked_at:
@@ -135,7 +139,7 @@ class ReferenceTables:
         """Return the version of every table that an epoch is joined with."""
         if recorded is None:
             return {name: self._in_use(name) for name in self._uses}
-        pins = {**self._before, **pins_in_part(recorded.parts.get(TABLES_PART, b"{}"))}
+        pins = {**self._before, **self._pins_of(recorded)}
         return {
             name: self._recorded(name, epoch, pins[name]) if name in pins else self._in_use(name)
             for name in self._uses

@@ -14,6 +14,7 @@ from uuid import UUID
 from holdfast.clock import Clock
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.sources import Lag, Materials, Offsets, SourceContext, SourceControl
+from holdfast.core.spelling import Names, spelled
 from holdfast.engine.events import Observer, SourceProgress
 from holdfast.engine.read_only import ReadOnlyMaterials
 from holdfast.errors import CheckpointStoreError, CorruptCheckpoint, HoldfastError, UnsupportedVersion
@@ -84,7 +85,7 @@ class Upstream:
     def _tell(self, pipeline: str, timeline: str, materials: Materials) -> None:
         """Tell every source where it is. What it keeps belongs to one timeline: another one begins anew."""
         for name, control in self._controls.items():
-            place = materials.below(f"{timeline}/sources/{name}")
+            place = _place(materials.below(f"{timeline}/sources"), name)
             self._contexts[name] = SourceContext(name, pipeline, place)
             control.bind(self._contexts[name])
 
@@ -169,13 +170,14 @@ class Upstream:
         offsets = newest.source_offsets[name].offsets
         control.committed(offsets)
         oldest = oldest_fall_back(self._store, newest)
-        if oldest is None or name not in oldest.source_offsets:
+        positions = Names(oldest.source_offsets if oldest is not None else {})
+        if oldest is None or name not in positions:
             return
-        kept_from = oldest.source_offsets[name].offsets
+        kept_from = positions[name].offsets
         if seen.acknowledged != kept_from:
             control.acknowledge(kept_from)
             self._seen[name] = replace(seen, acknowledged=dict(kept_from))
-        self._observer.on_event(_progress(name, control, offsets, seen.head, oldest))
+        self._observer.on_event(_progress(name, control, offsets, seen.head, kept_from, oldest.checkpoint_id))
 
     def close(self) -> None:
         """Let every source be asked a last time, and wait a moment for it."""
@@ -187,10 +189,17 @@ class Upstream:
             control.close()
 
 
+def _place(places: Materials, name: str) -> Materials:
+    """Return where a source keeps what is its own, also if its name was spelled otherwise when that was made."""
+    if not places.names(f"{name}/"):
+        others = {found.partition("/")[0] for found in places.names()}
+        name = spelled(name, sorted(others)) or name
+    return places.below(name)
+
+
 def _progress(
-    name: str, control: SourceControl, offsets: Offsets, head: Offsets, oldest: CheckpointManifest
+    name: str, control: SourceControl, offsets: Offsets, head: Offsets, kept_from: Offsets, held_by: int
 ) -> SourceProgress:
-    kept_from = oldest.source_offsets[name].offsets
     behind: Lag = control.lag(offsets, head)
     return SourceProgress(
         source=name,
@@ -200,7 +209,7 @@ def _progress(
         unit=behind.unit,
         kept_from=dict(kept_from),
         held_back=control.lag(kept_from, offsets).amount,
-        held_by=oldest.checkpoint_id,
+        held_by=held_by,
     )
 
 

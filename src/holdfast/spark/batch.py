@@ -10,12 +10,15 @@ from holdfast.core.contracts import Rows
 from holdfast.core.entries import ConnectorCheckpoint
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.sources import Lag, Offsets
+from holdfast.core.spelling import respelled
 from holdfast.core.tables import TABLES_PART, pins_to_part
 from holdfast.engine.coordinator import CapturedEpoch
 from holdfast.engine.upstream import Upstream
 from holdfast.errors import PipelineError
-from holdfast.spark.definition import BuiltQuery, Definition, evaluate_views
+from holdfast.spark.building import BuiltQuery
+from holdfast.spark.definition import Definition
 from holdfast.spark.event_time import EventTime
+from holdfast.spark.fan_out import FanOut
 from holdfast.spark.forecast import Reads, SizeForecast
 from holdfast.spark.lines import OffsetLines, earlier
 from holdfast.spark.plan_facts import PlanFacts, PlanReader
@@ -45,7 +48,7 @@ class BatchReader:
         self._spark = spark
         self.event_time = event_time
         """Where event time stands after the newest epoch that is sealed."""
-        self._source_watermarks = dict(chosen.source_watermarks) if chosen else {}
+        self._source_watermarks = respelled(chosen.source_watermarks, definition.sources) if chosen else {}
         self._plans = PlanReader(spark)
         self._java_query: Any = None
         self.forecast = SizeForecast()
@@ -169,9 +172,8 @@ class MicroBatch:
     def rows(self) -> Mapping[str, Rows]:
         """Compute the batch, once."""
         reader = self._reader
-        frame = self._fanned_out() if reader.built.fan_out else without_stale_order(self._frame)
-        outputs = reader.definition.outputs
-        schemas = {output: reader.built.schemas[output] for output in outputs}
+        fan_out, schemas = reader.built.fan_out, reader.built.schemas
+        frame = without_stale_order(self._frame) if fan_out is None else self._fanned_out(fan_out)
         reads = reader.reads(self._batch)
         self._computed = ComputedBatch(
             frame,
@@ -180,16 +182,14 @@ class MicroBatch:
             collect_bytes=reader.definition.collect_bytes,
         )
         reader.forecast.learn(reads, self._computed.bytes)
-        by_output = {output: self._computed.rows(output) for output in outputs}
+        by_output = {output: self._computed.rows(output) for output in schemas}
         found = {sink.name: by_output[sink.output] for sink in reader.definition.sinks.values()}
         return reader.tables.selected({name: rows for name, rows in found.items() if rows is not None})
 
-    def _fanned_out(self) -> DataFrame:
-        """Apply stateless views to the rows of this batch, so that the source is read once for all of them."""
+    def _fanned_out(self, fan_out: FanOut) -> DataFrame:
+        """Make all outputs of the rows of this batch, so that the source is read once for all of them."""
         self._base = self._frame.persist()
-        definition, source = self._reader.definition, self._reader.built.inputs[0]
-        frames = evaluate_views(definition, self._base.sparkSession, {source: self._base})
-        return tagged_union({name: frames[name] for name in definition.outputs})
+        return tagged_union(fan_out.of(self._base))
 
     def capture(self) -> CapturedEpoch:
         """Read what Spark left in the working directory and in its plan."""

@@ -1,6 +1,7 @@
 """What a definition means once its query is built: facts for every manifest, columns for every sink."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -10,11 +11,15 @@ from holdfast.core.status import PermanentSuspendError
 from holdfast.engine.coordinator import SCHEMA_PARTS, PipelineFacts
 from holdfast.engine.identity import fingerprint
 from holdfast.engine.places import SpoolRoot
-from holdfast.spark.definition import BuiltQuery, Definition, definition_identity
+from holdfast.spark.building import BuiltQuery
+from holdfast.spark.definition import Definition
+from holdfast.spark.sealed_form import definition_identity, identity_as_before, is_of_before
 
 
-def pipeline_facts(definition: Definition, built: BuiltQuery) -> PipelineFacts:
-    """Return what every manifest of this pipeline says."""
+def pipeline_facts(
+    definition: Definition, built: BuiltQuery, sealed: Mapping[str, Any] | None = None
+) -> PipelineFacts:
+    """Return what every manifest of this pipeline says. `sealed` is what the checkpoint said that it goes on from."""
     identity = definition_identity(definition, built)
     return PipelineFacts(
         source_names=tuple(sorted(definition.sources)),
@@ -22,6 +27,7 @@ def pipeline_facts(definition: Definition, built: BuiltQuery) -> PipelineFacts:
         fingerprint=fingerprint(identity),
         vnode_count=definition.state_partitions,
         identity=identity,
+        as_sealed=identity_as_before(definition, built, sealed) if sealed and is_of_before(sealed) else None,
     )
 
 

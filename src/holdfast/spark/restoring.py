@@ -14,6 +14,7 @@ from holdfast.engine.work_places import HeldFolder, WorkRoot, check_writable, ge
 from holdfast.errors import CorruptCheckpoint
 from holdfast.spark.event_time import EventTime
 from holdfast.spark.lines import OffsetLines
+from holdfast.spark.moved_lines import MovedLines
 from holdfast.spark.source_log import COMPACT_INTERVAL
 from holdfast.spark.workdir import WorkingDirectory, check_parts, restore
 from holdfast.stores.store import DurableCheckpointStore
@@ -61,7 +62,7 @@ class Restoring:
                     return self._store.state_reader.progress(manifest.sidecar).parts.get(_QUERY_ID)
         return None
 
-    def restore(self, start: Start, lines: OffsetLines) -> tuple[WorkingDirectory, EventTime]:
+    def restore(self, start: Start, lines: OffsetLines, moved: MovedLines) -> tuple[WorkingDirectory, EventTime]:
         """Build the directory of our generation from the checkpoint that was chosen; empty on a fresh start.
 
         Returns it, and where event time stands.
@@ -76,9 +77,9 @@ class Restoring:
             return WorkingDirectory(target, lines), EventTime()
         assert start.chosen.sidecar is not None
         reader = self._store.state_reader
-        parts = dict(reader.progress(start.chosen.sidecar).parts)
+        parts = moved.parts(reader.progress(start.chosen.sidecar).parts)
         check_parts(parts, start.epoch - 1)
-        files = reader.catalog(start.chosen).files
+        files = moved.files(reader.catalog(start.chosen).files)
         setting, default = COMPACT_INTERVAL
         interval = int(self._spark.conf.get(setting) or default)
         directory = restore(target, parts, files, reader, old, lines, interval)

@@ -3,7 +3,7 @@
 import contextlib
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -16,6 +16,7 @@ from holdfast.clock import Clock
 from holdfast.core.contracts import Sink
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.sources import Materials, Offsets
+from holdfast.core.spelling import Names
 from holdfast.engine.checkpoints import CheckpointWriter
 from holdfast.engine.coordinator import Coordinator, PipelineFacts, RecordedEpoch
 from holdfast.engine.delivery import Delivery, DeliverySettings
@@ -36,11 +37,14 @@ from holdfast.engine.work_places import WorkRoot
 from holdfast.errors import CheckpointStoreError, Fenced, PipelineError, ReplayMismatch
 from holdfast.spark.batch import BatchReader, MicroBatch
 from holdfast.spark.binding import bind_sinks, inputs_without_return, pipeline_facts
-from holdfast.spark.definition import BuiltQuery, Definition, build_query
+from holdfast.spark.building import BuiltQuery, build_query
+from holdfast.spark.definition import Definition
 from holdfast.spark.inside import Inside
 from holdfast.spark.lines import OffsetLines
+from holdfast.spark.moved_lines import MovedLines, refuse_other_lines
 from holdfast.spark.query import QueryLife
 from holdfast.spark.restoring import Restoring
+from holdfast.spark.sealed_form import moved_lines, order_of
 from holdfast.spark.session import own_session
 from holdfast.spark.settings import apply_settings, check_supported
 from holdfast.spark.source_files import refuse_lost_files, spark_exists
@@ -91,6 +95,7 @@ class Runner:
         apply_settings(spark, state=definition.state, state_partitions=definition.state_partitions)
         self.built: BuiltQuery
         self._lines: OffsetLines
+        self._moved: MovedLines
         self._build()
         check_supported(spark, self.built.frame, definition.output_mode)
         self._batches: BatchReader
@@ -109,8 +114,10 @@ class Runner:
         )
         self._housekeeping = Housekeeping(store, retain, also=lambda: self._tables.remove_unneeded(store))
 
-    def _build(self, start_options: Mapping[str, Mapping[str, str]] | None = None) -> None:
-        self.built = build_query(self.definition, self._spark, start_options)
+    def _build(
+        self, start_options: Mapping[str, Mapping[str, str]] | None = None, order: Sequence[str] | None = None
+    ) -> None:
+        self.built = build_query(self.definition, self._spark, start_options, order)
         self._lines = OffsetLines.of(self.built.frame, self.built.inputs)
 
     # start
@@ -172,12 +179,32 @@ class Runner:
         columns = self._tables.bind(self.store, self.built.schemas, self._spark)
         self._schema_parts = bind_sinks(self.definition, columns, self._spark, self._spools)
         sinks = self._sinks = {name: entry.sink for name, entry in self.definition.sinks.items()}
-        facts = self._facts = pipeline_facts(self.definition, self.built)
+        facts = self._fit(None)
         settings, observer, clock = self._settings, self._observer, self._clock
         delivery = self._delivery = Delivery(sinks, settings, observer, clock, wrap=self._with_spark_properties)
         return Startup(
-            self.definition.name, self.store, sinks, facts, options, delivery, settings, observer, clock, witness
+            self.definition.name,
+            self.store,
+            sinks,
+            facts,
+            options,
+            delivery,
+            settings,
+            observer,
+            clock,
+            witness,
+            self._fit,
         )
+
+    def _fit(self, chosen: CheckpointManifest | None) -> PipelineFacts:
+        """Build the query as the state and the offsets of a checkpoint need it; return what its manifests say."""
+        sealed = chosen.identity if chosen is not None else None
+        order = order_of(self.definition, self.built, sealed)
+        if order != self.built.order:
+            self._build(order=order)
+        self._moved = moved_lines(self.definition, self.built, sealed)
+        self._facts = pipeline_facts(self.definition, self.built, sealed)
+        return self._facts
 
     def _recorded_ranges(self, epoch: int) -> list[FoundRange]:
         return self._restoring.recorded_ranges(epoch, self._lines)
@@ -189,6 +216,7 @@ class Runner:
             known = _offsets_of(intent.decision.chosen)
             self._asked = self._upstream.ask(self.definition.name, intent.owner.timeline, self._materials, known)
             exists, replay = spark_exists(self._spark), intent.settling.replay
+            refuse_other_lines(replay.epochs, self.built.inputs)
             for record in [*replay.epochs, *passed_over(self.store, intent.decision, replay.reached)]:
                 refuse_lost_files(record.parts, self._lines.directories, exists)
             self._tables.ask(intent.decision.chosen, replay.epochs)
@@ -198,7 +226,7 @@ class Runner:
         with step(self._observer, self._clock, start.epoch, "recovery.sources"):
             self._locate_sources(start)
         with step(self._observer, self._clock, start.epoch, "recovery.restore"):
-            directory, event_time = self._restoring.restore(start, self._lines)
+            directory, event_time = self._restoring.restore(start, self._lines, self._moved)
         self._expected_batch = start.epoch
         self._batches = BatchReader(
             self.definition,
@@ -226,7 +254,7 @@ class Runner:
         self._upstream.bind(self.definition.name, start.owner.timeline, self._materials)
         options = self._upstream.locate(_offsets_of(start.chosen))
         if options:
-            self._build(options)
+            self._build(options, self.built.order)
 
     @property
     def _directory(self) -> WorkingDirectory:
@@ -411,6 +439,6 @@ class Runner:
         return wrapped
 
 
-def _offsets_of(chosen: CheckpointManifest | None) -> dict[str, Mapping[str, str]]:
+def _offsets_of(chosen: CheckpointManifest | None) -> Mapping[str, Mapping[str, str]]:
     """Return where each source stands in a checkpoint; nothing on a fresh start."""
-    return {name: position.offsets for name, position in chosen.source_offsets.items()} if chosen else {}
+    return Names((name, position.offsets) for name, position in chosen.source_offsets.items()) if chosen else {}

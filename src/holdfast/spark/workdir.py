@@ -212,6 +212,8 @@ class WorkingDirectory:
         """
         if batch > 0 and not self._exists(f"offsets/{batch - 1}"):
             return None
+        if len(self.offsets(batch).sources) != len(self.lines.inputs):
+            return None  # It was planned for other branches.
         since = self._log_end(self.offsets(batch - 1).sources) if batch > 0 else {}
         until = self._log_end(self.offsets(batch).sources)
         found = new_log_entries(self.path, since, until).items()

@@ -1,9 +1,10 @@
 """What all parts of a pipeline file have in common: a name, and a constructor that may refuse what the file says."""
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from holdfast.core.spelling import spelled, taken
 from holdfast.errors import MissingExtra, PipelineDefinitionError
 from holdfast.interfaces.pipeline_file.nodes import FileProblem, Node, Section
 
@@ -28,6 +29,12 @@ def check_name(kind: str, node: Node, name: str) -> None:
         raise node.problem(
             f"'{name}' is no name for a {kind}: it starts with a letter and has letters, digits and _ only"
         )
+
+
+def check_free(kind: str, node: Node, name: str, known: Iterable[str]) -> None:
+    """Refuse a name that something has already, however it is spelled."""
+    if (other := spelled(name, known)) is not None:
+        raise node.problem(taken(kind, name, other))
 
 
 def made(node: Node, make: Callable[[], Any]) -> Any:

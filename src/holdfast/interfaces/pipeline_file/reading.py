@@ -16,7 +16,7 @@ from holdfast.interfaces.pipeline_file.keys import KEYS, ROOT, SECTIONS
 from holdfast.interfaces.pipeline_file.making import INTERVAL_EXPECTED
 from holdfast.interfaces.pipeline_file.nodes import Document, Node, Section, parse
 from holdfast.interfaces.pipeline_file.sinks import SinkEntry, read_sink
-from holdfast.interfaces.pipeline_file.sources import SourceEntry, read_source
+from holdfast.interfaces.pipeline_file.sources import SourceEntry, read_sources
 from holdfast.interfaces.pipeline_file.sync import read_sync
 from holdfast.interfaces.pipeline_file.tables import TableEntry, read_tables
 from holdfast.interfaces.pipeline_file.views import ViewEntry, read_view
@@ -75,7 +75,7 @@ def read_pipeline_file(path: str, variables: Mapping[str, str] = os.environ) -> 
     store = _store(top.need("store"))
     settings = _settings(top)
     guarantee = settings.get("guarantee", _GUARANTEES[0])
-    sources = tuple(read_source(*entry, guarantee) for entry in top.need("sources").named("source"))
+    sources = read_sources(top.need("sources").named("source"), guarantee)
     tables = read_tables(top.get("tables"), [source.name for source in sources])
     views = _views(top.get("views"), [source.name for source in sources], [table.name for table in tables])
     known = [*(source.name for source in sources), *(view.name for view in views)]

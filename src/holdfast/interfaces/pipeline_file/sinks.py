@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.contracts import Sink
+from holdfast.core.spelling import spelled
 from holdfast.interfaces import late
 from holdfast.interfaces.pipeline_file.functions import FunctionReference, read_function
 from holdfast.interfaces.pipeline_file.keys import KEYS, SINK
@@ -30,7 +31,7 @@ def read_sink(name: str, node: Node, known: Collection[str], guarantee: str) -> 
     check_name("sink", node, name)
     section = node.section(KEYS[SINK])
     takes = section.need("takes")
-    if takes.text() not in known:
+    if spelled(takes.text(), known) is None:
         raise takes.problem(f"'{takes.text()}' is no view or source{hint(takes.text(), known)}")
     kind = section.one_of(tuple(_SINKS))
     if kind != "python":

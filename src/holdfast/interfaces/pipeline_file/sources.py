@@ -1,7 +1,7 @@
 """Sources of a pipeline file."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from holdfast.interfaces.pipeline_file.making import (
     KAFKA_LOGIN_KEYS,
     Readers,
     arguments_of,
+    check_free,
     check_name,
     made,
     refuse,
@@ -31,8 +32,15 @@ class SourceEntry:
     watermark: tuple[str, str] | None
 
 
-def read_source(name: str, node: Node, guarantee: str) -> SourceEntry:
-    """Read one source."""
+def read_sources(entries: Sequence[tuple[str, Node]], guarantee: str) -> tuple[SourceEntry, ...]:
+    """Read all sources."""
+    names = [name for name, _ in entries]
+    for place, (name, node) in enumerate(entries):
+        check_free("source", node, name, names[:place])
+    return tuple(_source(name, node, guarantee) for name, node in entries)
+
+
+def _source(name: str, node: Node, guarantee: str) -> SourceEntry:
     check_name("source", node, name)
     section = node.section(KEYS[SOURCE])
     kind = section.one_of(tuple(_SOURCES))

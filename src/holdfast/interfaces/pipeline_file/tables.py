@@ -8,7 +8,14 @@ from holdfast.core.intervals import INTERVAL
 from holdfast.core.tables import TableSpec
 from holdfast.interfaces import late
 from holdfast.interfaces.pipeline_file.keys import KEYS, TABLE
-from holdfast.interfaces.pipeline_file.making import INTERVAL_EXPECTED, Readers, arguments_of, check_name, made
+from holdfast.interfaces.pipeline_file.making import (
+    INTERVAL_EXPECTED,
+    Readers,
+    arguments_of,
+    check_free,
+    check_name,
+    made,
+)
 from holdfast.interfaces.pipeline_file.nodes import Node, Section
 
 
@@ -24,14 +31,14 @@ class TableEntry:
 
 def read_tables(node: Node | None, sources: Collection[str]) -> tuple[TableEntry, ...]:
     """Read all reference tables; `sources` have names that are taken."""
-    entries = node.entries(empty=True) if node is not None else ()
-    return tuple(_table(name, entry, sources) for name, entry in entries)
+    entries = list(node.entries(empty=True)) if node is not None else []
+    names = [name for name, _ in entries]
+    return tuple(_table(name, entry, [*sources, *names[:place]]) for place, (name, entry) in enumerate(entries))
 
 
 def _table(name: str, node: Node, sources: Collection[str]) -> TableEntry:
     check_name("table", node, name)
-    if name in sources:
-        raise node.problem(f"the name '{name}' is taken: sources, views and tables share their names")
+    check_free("table", node, name, sources)
     section = node.section(KEYS[TABLE])
     kind = section.one_of(tuple(_KINDS))
     spec: TableSpec = made(

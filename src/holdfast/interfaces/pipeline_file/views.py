@@ -3,9 +3,10 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from holdfast.core.spelling import spelled
 from holdfast.interfaces.pipeline_file.functions import FunctionReference, read_function
 from holdfast.interfaces.pipeline_file.keys import KEYS, VIEW
-from holdfast.interfaces.pipeline_file.making import check_name
+from holdfast.interfaces.pipeline_file.making import check_free, check_name
 from holdfast.interfaces.pipeline_file.nodes import Node, hint
 
 
@@ -21,8 +22,7 @@ class ViewEntry:
 def read_view(name: str, node: Node, known: Collection[str], tables: Collection[str] = ()) -> ViewEntry:
     """Read one view. `known` are the sources and the views before it; `tables` it cannot use."""
     check_name("view", node, name)
-    if name in known or name in tables:
-        raise node.problem(f"the name '{name}' is taken: sources, views and tables share their names")
+    check_free("view", node, name, [*known, *tables])
     if node.is_text:
         return ViewEntry(node, name, node.text())
     section = node.section(KEYS[VIEW])
@@ -50,9 +50,9 @@ def _sql_in_file(node: Node) -> str:
 def _view_function(node: Node, known: Collection[str], tables: Collection[str]) -> FunctionReference:
     function = read_function(node)
     for wanted in function.parameters() or ():
-        if wanted in tables:
+        if spelled(wanted, tables) is not None:
             raise node.problem(f"the function asks for the table '{wanted}': join it in the 'select' of a sink")
-        if wanted not in known:
+        if spelled(wanted, known) is None:
             raise node.problem(
                 f"the function asks for '{wanted}', which is no source or earlier view{hint(wanted, known)}"
             )
