@@ -2781,14 +2781,14 @@ GUARDS = [
         "spark/moved_lines.py",
         "            if stream not in had and source in had:\n",
         "            if False:\n",
-        ("tests/spark/test_offset_lines.py",),
+        ("tests/spark/test_moved_lines.py",),
     ),
     Guard(
         "lines of one source that differ are not taken for each other",
         "spark/moved_lines.py",
         "            if lines.setdefault(stream, line) != line:\n",
         "            if lines.setdefault(stream, line) is None:\n",
-        ("tests/spark/test_offset_lines.py",),
+        ("tests/spark/test_moved_lines.py",),
     ),
 ]
 

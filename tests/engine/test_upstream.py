@@ -117,6 +117,17 @@ def test_a_beginning_is_decided_once_in_a_timeline(tmp_path: Path) -> None:
         log.end = 50
 
 
+def test_a_source_finds_what_is_its_own_when_its_name_is_spelled_otherwise(tmp_path: Path) -> None:
+    log, materials = NumberedLog(end=7), DirectoryMaterials(str(tmp_path))
+    for name in ("Orders", "orders", "ORDERS"):
+        found = Upstream({name: log}, World().store(), Watcher(), World().clock, every_seconds=3600.0)
+        found.bind("p", TIMELINE, materials)
+        assert found.locate({}) == {name: {"from": "7"}}
+        assert log.context.materials.names() == ["begin.json"]
+        log.end = 50
+    assert log.begun == 1
+
+
 def test_what_dead_writers_left_is_swept_once_the_store_is_ours(tmp_path: Path) -> None:
     left = tmp_path / str(TIMELINE) / "sources" / "log" / "chunk.0a1b.tmp"
     left.parent.mkdir(parents=True)
@@ -269,6 +280,19 @@ def test_every_checkpoint_that_can_be_chosen_holds_the_source_back() -> None:
     found.delivered(world.newest())
     ask(found)
     assert log.kept_from == 2, "epoch 1 is still there, and recovery may fall back to it"
+
+
+def test_a_source_lets_go_although_older_checkpoints_spell_its_name_otherwise() -> None:
+    world, log = World(count=8, take=2), NumberedLog(end=9)
+    world.run()
+    newest = world.newest()
+    renamed = newest.model_copy(update={"source_offsets": {"Script": newest.source_offsets[SOURCE]}})
+    found = Upstream({"Script": log}, world.store(), Watcher(), world.clock, every_seconds=3600.0)
+    found.delivered(renamed)
+    ask(found)
+    oldest = oldest_fall_back(world.store(), newest)
+    assert oldest is not None
+    assert log.kept_from == int(oldest.source_offsets[SOURCE].offsets["next"]) > 0
 
 
 def test_nothing_is_acknowledged_before_an_epoch_was_delivered(caplog: pytest.LogCaptureFixture) -> None:

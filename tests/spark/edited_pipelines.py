@@ -203,6 +203,12 @@ def planned(name: str, text: str, key: str, old: str, new: str) -> Edit:
     return Edit(name, before, replace(before, settings=setting(key, new)), QUESTION, QUESTION)
 
 
+def unplanned(name: str, text: str, key: str, value: str) -> Edit:
+    """Return no edit of what neither text nor code shows."""
+    old, new = (Edited(views={"totals": user(text)}, settings=setting(key, value)) for _ in range(2))
+    return Edit(name, old, new, SAME, SAME)
+
+
 EDITS = [
     # What is the same
     edit("nothing", STATEFUL, SAME),
@@ -263,6 +269,8 @@ EDITS = [
         SAME,
         SAME,
     ),
+    unplanned("31 aggregates", MANY, "last", "sum"),
+    unplanned("a literal", FILTERED, "wanted", "a@b"),
     # What goes on
     edit("a sink more", STATEFUL, GOES_ON, sinks={"db": "totals", "lake": "totals"}),
     edit("a sink more, listed first", TWO, GOES_ON, sinks={"new": "peaks", "one": "totals", "two": "peaks"}),

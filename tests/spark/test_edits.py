@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from holdfast.engine.coordinator import PipelineFacts
 from holdfast.engine.identity import compare
 from holdfast.errors import PipelineError
-from holdfast.spark.binding import pipeline_facts
+from holdfast.spark.binding import fit_to
 from holdfast.spark.building import build_query
-from holdfast.spark.sealed_form import identity_as_before, offset_lines, order_of
+from holdfast.spark.sealed_form import identity_as_before, order_of
 from holdfast.spark.session import own_session
 from spark.edited_pipelines import EDITS, GOES_ON, IMPOSSIBLE, QUESTION, SAME, TWO, Edit, Edited
 
@@ -25,12 +25,7 @@ def _fitted(spark: SparkSession, edited: Edited, sealed: Mapping[str, Any] | Non
     if edited.before is not None:
         edited.before(session)
     definition = edited.definition()
-    built = build_query(definition, session)
-    order = order_of(definition, built, sealed)
-    if order != built.order:
-        built = build_query(definition, session, order=order)
-    offset_lines(definition, built, sealed)
-    return pipeline_facts(definition, built, sealed)
+    return fit_to(sealed, definition, build_query(definition, session), session).facts
 
 
 def _verdict(spark: SparkSession, sealed: Mapping[str, Any], new: Edited) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from holdfast import sinks, sources
 from holdfast.errors import PipelineDefinitionError, PipelineError
@@ -96,6 +97,29 @@ def test_a_view_gives_the_same_rows_beside_others(base: Path, spark: SparkSessio
 
 def _as_shown(ms: int) -> str:
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}"
+
+
+def test_outputs_that_share_a_read_give_what_each_gives_alone(base: Path, spark: SparkSession) -> None:
+    def rated(cheap: DataFrame) -> DataFrame:
+        double = F.udf(lambda x: x * 2, "double")
+        return cheap.withColumn("rate", double("twice") + F.col("id")).filter("rate > 3")
+
+    views = {
+        "cheap": "SELECT id, amount * 2 AS twice FROM orders WHERE amount < 25",
+        "rated": rated,
+        "parts": "SELECT id, explode(array(id, -id)) AS part FROM Orders o WHERE o.id % 3 = 0",
+        "shown": "SELECT *, CASE WHEN id > 50 THEN NULL ELSE upper(customer) END AS shown FROM orders",
+    }
+    together = pipeline(base, spark, views, [*views, "orders"])
+    assert built(together, spark).fan_out is not None
+    together.run(once=True)
+    for name in (*views, "orders"):
+        place = base / f"alone-{name}"
+        place.mkdir()
+        for source in ("orders", "payments"):
+            (place / source).symlink_to(base / source)
+        pipeline(place, spark, views, [name]).run(once=True)
+        assert rows(base, name) == rows(place, name) != []
 
 
 def test_outputs_that_take_row_by_row_share_one_read(base: Path, spark: SparkSession) -> None:

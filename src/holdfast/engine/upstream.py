@@ -191,9 +191,9 @@ class Upstream:
 
 def _place(places: Materials, name: str) -> Materials:
     """Return where a source keeps what is its own, also if its name was spelled otherwise when that was made."""
-    if not places.names(f"{name}/"):
+    if places.get(f"{name}/{_BEGINNING}") is None:
         others = {found.partition("/")[0] for found in places.names()}
-        name = spelled(name, sorted(others)) or name
+        name = name if name in others else spelled(name, sorted(others)) or name
     return places.below(name)
 
 

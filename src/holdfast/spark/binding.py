@@ -1,6 +1,7 @@
 """What a definition means once its query is built: facts for every manifest, columns for every sink."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -11,9 +12,16 @@ from holdfast.core.status import PermanentSuspendError
 from holdfast.engine.coordinator import SCHEMA_PARTS, PipelineFacts
 from holdfast.engine.identity import fingerprint
 from holdfast.engine.places import SpoolRoot
-from holdfast.spark.building import BuiltQuery
+from holdfast.spark.building import BuiltQuery, build_query
 from holdfast.spark.definition import Definition
-from holdfast.spark.sealed_form import definition_identity, identity_as_before, is_of_before
+from holdfast.spark.moved_lines import MovedLines
+from holdfast.spark.sealed_form import (
+    definition_identity,
+    identity_as_before,
+    is_of_before,
+    moved_lines,
+    order_of,
+)
 
 
 def pipeline_facts(
@@ -29,6 +37,25 @@ def pipeline_facts(
         identity=identity,
         as_sealed=identity_as_before(definition, built, sealed) if sealed and is_of_before(sealed) else None,
     )
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A pipeline as it fits a checkpoint."""
+
+    built: BuiltQuery
+    lines: MovedLines
+    facts: PipelineFacts
+
+
+def fit_to(
+    sealed: Mapping[str, Any] | None, definition: Definition, built: BuiltQuery, spark: SparkSession
+) -> Fitted:
+    """Return the query with its outputs where the state of a checkpoint has them; an error where that cannot be."""
+    order = order_of(definition, built, sealed)
+    if order != built.order:
+        built = build_query(definition, spark, order=order)
+    return Fitted(built, moved_lines(definition, built, sealed), pipeline_facts(definition, built, sealed))
 
 
 def bind_sinks(

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pyspark.sql import SparkSession
 
 from holdfast.clock import Clock
-from holdfast.engine.records import FoundRange
+from holdfast.core.manifest import CheckpointManifest
+from holdfast.engine.records import FoundRange, progress_of
 from holdfast.engine.startup import Start
 from holdfast.engine.work_places import HeldFolder, WorkRoot, check_writable, generations, remove_generations
 from holdfast.errors import CorruptCheckpoint
@@ -32,6 +33,12 @@ class Restoring:
     def check_writable(self) -> None:
         """Refuse a place where no directory of ours can be made, before anybody is fenced off."""
         check_writable(self._root)
+
+    def check_lines(self, chosen: CheckpointManifest | None, moved: MovedLines) -> None:
+        """Refuse a checkpoint whose offsets cannot be those of the query, before anybody is fenced off."""
+        progress = None if chosen is None or moved.same else progress_of(self._store, chosen)
+        if progress is not None:
+            moved.parts(progress.parts)
 
     def recorded_ranges(self, epoch: int, lines: OffsetLines) -> list[FoundRange]:
         """Return the ranges of an epoch that earlier generations recorded, the newest first."""

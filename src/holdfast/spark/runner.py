@@ -36,7 +36,7 @@ from holdfast.engine.witness import NO_WITNESS, Witness
 from holdfast.engine.work_places import WorkRoot
 from holdfast.errors import CheckpointStoreError, Fenced, PipelineError, ReplayMismatch
 from holdfast.spark.batch import BatchReader, MicroBatch
-from holdfast.spark.binding import bind_sinks, inputs_without_return, pipeline_facts
+from holdfast.spark.binding import bind_sinks, fit_to, inputs_without_return
 from holdfast.spark.building import BuiltQuery, build_query
 from holdfast.spark.definition import Definition
 from holdfast.spark.inside import Inside
@@ -44,7 +44,6 @@ from holdfast.spark.lines import OffsetLines
 from holdfast.spark.moved_lines import MovedLines, refuse_other_lines
 from holdfast.spark.query import QueryLife
 from holdfast.spark.restoring import Restoring
-from holdfast.spark.sealed_form import moved_lines, order_of
 from holdfast.spark.session import own_session
 from holdfast.spark.settings import apply_settings, check_supported
 from holdfast.spark.source_files import refuse_lost_files, spark_exists
@@ -182,28 +181,15 @@ class Runner:
         facts = self._fit(None)
         settings, observer, clock = self._settings, self._observer, self._clock
         delivery = self._delivery = Delivery(sinks, settings, observer, clock, wrap=self._with_spark_properties)
-        return Startup(
-            self.definition.name,
-            self.store,
-            sinks,
-            facts,
-            options,
-            delivery,
-            settings,
-            observer,
-            clock,
-            witness,
-            self._fit,
-        )
+        name, store = self.definition.name, self.store
+        return Startup(name, store, sinks, facts, options, delivery, settings, observer, clock, witness, self._fit)
 
     def _fit(self, chosen: CheckpointManifest | None) -> PipelineFacts:
         """Build the query as the state and the offsets of a checkpoint need it; return what its manifests say."""
         sealed = chosen.identity if chosen is not None else None
-        order = order_of(self.definition, self.built, sealed)
-        if order != self.built.order:
-            self._build(order=order)
-        self._moved = moved_lines(self.definition, self.built, sealed)
-        self._facts = pipeline_facts(self.definition, self.built, sealed)
+        fitted = fit_to(sealed, self.definition, self.built, self._spark)
+        self.built, self._moved, self._facts = fitted.built, fitted.lines, fitted.facts
+        self._lines = OffsetLines.of(self.built.frame, self.built.inputs)
         return self._facts
 
     def _recorded_ranges(self, epoch: int) -> list[FoundRange]:
@@ -212,6 +198,7 @@ class Runner:
     def _ask_others(self, intent: Intent) -> None:
         """Refuse a start that could not read what comes next, or what it has to read again. Changes nothing."""
         self._restoring.check_writable()
+        self._restoring.check_lines(intent.decision.chosen, self._moved)
         with step(self._observer, self._clock, intent.epoch, "recovery.ask_sources"):
             known = _offsets_of(intent.decision.chosen)
             self._asked = self._upstream.ask(self.definition.name, intent.owner.timeline, self._materials, known)

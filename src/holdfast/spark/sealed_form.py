@@ -161,10 +161,10 @@ def _order_before(definition: Definition, built: BuiltQuery, sealed: Mapping[str
 
 def moved_lines(definition: Definition, built: BuiltQuery, sealed: Mapping[str, Any] | None) -> MovedLines:
     """Return what the offset lines of a checkpoint are in the query."""
-    if sealed is None or _correspond(built, sealed):
+    before = [] if sealed is None else sealed.get("streams") or sealed.get("inputs") or []
+    if sealed is None or not before or _correspond(built, sealed):
         return MovedLines(built.streams, built.streams)
-    before = sealed.get("streams") or sealed["inputs"]
-    if not {stream.partition("/")[0] for stream in before} <= set(sealed["sources"]):
+    if not {stream.partition("/")[0] for stream in before} <= set(sealed.get("sources") or ()):
         raise PipelineError(
             "the checkpoint does not say which source each line of its offsets belongs to: outputs can be added or "
             "removed after one more epoch of the pipeline as it was. Undo the change, or start over with --fresh"
