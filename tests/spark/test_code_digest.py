@@ -114,6 +114,15 @@ def test_what_cannot_be_compared_does_not_count() -> None:
     assert code_digest(made(1)) != code_digest(made(2))
 
 
+def test_a_value_that_cannot_be_shown_is_no_reason_to_fail() -> None:
+    def broken(value: object) -> str:
+        raise OSError("closed")
+
+    library = type("Handle", (), {"__module__": "sqlite3", "__eq__": lambda a, b: a is b, "__repr__": broken})
+    held = library()
+    assert code_digest(lambda: held) == code_digest(lambda: held)
+
+
 def test_a_function_of_python_itself_is_known_by_its_name() -> None:
     assert code_digest(len) == code_digest(len) != code_digest(max)
     assert code_digest(os.path.join) == code_digest(cloudpickle.loads(cloudpickle.dumps(os.path.join)))

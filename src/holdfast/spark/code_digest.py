@@ -194,7 +194,10 @@ def _is_filled(cell: CellType) -> bool:
 def _shown(value: Any) -> str:
     """Return how a value of a library shows itself; nothing for what cannot be compared (a lock, a connection)."""
     comparable = any("__eq__" in vars(cls) for cls in type(value).__mro__[:-1])
-    return _ADDRESS.sub("", repr(value)) if comparable else ""
+    try:
+        return _ADDRESS.sub("", repr(value)) if comparable else ""
+    except Exception:  # A value that cannot be shown (of a closed connection) is no reason not to start.
+        return ""
 
 
 def _hash(*parts: str) -> str:
