@@ -68,6 +68,7 @@ OPERATORS = "tests/spark/test_operators.py::test_crashes_damage_and_a_lost_worki
 SIDE_BY_SIDE = "tests/spark/test_side_by_side.py"
 HANDLE = "tests/spark/test_handle.py"
 PLAN = "tests/spark/test_plan.py"
+TRIAL = "tests/spark/test_trial.py"
 WORKING = ("tests/spark/test_working_directory.py",)
 LOG_CAPTURE = ("tests/spark/test_log_capture.py",)
 COMPLETENESS = ("tests/core/test_completeness.py",)
@@ -528,6 +529,27 @@ GUARDS = [
         "[*replay.epochs, *passed_over(self.store, intent.decision, replay.reached)]",
         "replay.epochs",
         ("tests/spark/test_refused_starts.py",),
+    ),
+    Guard(
+        "a changed query is tried with its state before the fence",
+        "spark/runner.py",
+        "        self._trial.ask(intent.decision.chosen, ",
+        "        _ = (intent.decision.chosen, ",
+        (f"{TRIAL}::test_a_word_for_state_that_does_not_fit_is_not_enough",),
+    ),
+    Guard(
+        "a trial makes no reader of a source",
+        "spark/trial.py",
+        "without_sources(frame, self._spark).writeStream",
+        "frame.writeStream",
+        (f"{TRIAL}::test_no_source_is_touched",),
+    ),
+    Guard(
+        "a trial has a query id of its own",
+        "spark/trial.py",
+        """        parts["metadata"] = json.dumps({"id": str(new_uuid())}).encode()\n""",
+        "",
+        (f"{TRIAL}::test_a_trial_beside_a_run_does_not_end_it",),
     ),
     Guard(
         "a range that nobody decided is not replayed beside a rewind",

@@ -1,7 +1,6 @@
 """What only a running query knows: how far event time has come, ids of state versions, rows read.
 
-Read once per batch, after the batch was consumed, by a few lines of Java: every question through py4j takes a third
-of a millisecond, and a plan is some thirty questions. Janino, which Spark brings for its own code, compiles them.
+Read once per batch, after the batch was consumed, by a few lines of Java: a plan is some thirty questions.
 What Spark decides after us is asked of Spark's own code, on a copy: a second opinion of ours would differ one day.
 Nothing here is public API of Spark; it is tied to Spark 4.3 and tested against what Spark itself writes afterwards.
 """
@@ -13,6 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from holdfast.core.completeness import OperatorStores
+from holdfast.spark.janino import compiled_function
 
 _FACTS_OF_A_BATCH = r"""
 import java.lang.reflect.Method;
@@ -194,15 +194,7 @@ class PlanReader:
     """Reads the facts of one batch after the other."""
 
     def __init__(self, spark: SparkSession) -> None:
-        jvm, gateway = spark._jvm, spark.sparkContext._gateway
-        assert jvm is not None
-        assert gateway is not None
-        names = gateway.new_array(jvm.java.lang.String, 2)
-        names[0], names[1] = "query", "remembered"
-        compiler = jvm.org.codehaus.janino.ScriptEvaluator()
-        compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
-        function = jvm.java.lang.Class.forName("org.apache.spark.api.java.function.Function2")
-        self._facts_of = compiler.createFastEvaluator(_FACTS_OF_A_BATCH, function, names)
+        self._facts_of = compiled_function(spark, _FACTS_OF_A_BATCH, "query", "remembered")
 
     def streams(self, streaming_query: Any) -> PlanFacts:
         """Return the facts that are the same for all batches of a query: its streams and its watermark operators."""

@@ -48,6 +48,7 @@ from holdfast.spark.session import own_session
 from holdfast.spark.settings import apply_settings, check_supported
 from holdfast.spark.source_files import refuse_lost_files, spark_exists
 from holdfast.spark.tables import EpochTables
+from holdfast.spark.trial import Trial
 from holdfast.spark.workdir import WorkingDirectory
 from holdfast.stores.store import DurableCheckpointStore
 
@@ -83,6 +84,7 @@ class Runner:
         self._inside = Inside()
         self._history = HistoryObserver(store.history, clock)
         self._observer = Observers([self._history, requests, self._inside.telling(observer)])
+        self._trial = Trial(work_root, store, spark, self._observer, clock)
         self._inline_threshold = inline_threshold
         self.sync = None if sync is None else open_sync(sync, store, definition.name, self._observer, clock)
         if self.sync is not None:
@@ -131,6 +133,7 @@ class Runner:
         for record in start.replays:
             self._replay(record)
         self._restoring.remove_old(start)
+        self._trial.remove_leftovers()
         self._begin_beside()
         return start
 
@@ -196,7 +199,10 @@ class Runner:
         return self._restoring.recorded_ranges(epoch, self._lines)
 
     def _ask_others(self, intent: Intent) -> None:
-        """Refuse a start that could not read what comes next, or what it has to read again. Changes nothing."""
+        """Refuse a start that could not read what comes next or has to be read again, or not start with its state.
+
+        Changes nothing.
+        """
         self._restoring.check_writable()
         self._restoring.check_lines(intent.decision.chosen, self._moved)
         with step(self._observer, self._clock, intent.epoch, "recovery.ask_sources"):
@@ -207,6 +213,8 @@ class Runner:
             for record in [*replay.epochs, *passed_over(self.store, intent.decision, replay.reached)]:
                 refuse_lost_files(record.parts, self._lines.directories, exists)
             self._tables.ask(intent.decision.chosen, replay.epochs)
+        chosen, mode = intent.decision.chosen, self.definition.output_mode
+        self._trial.ask(chosen, self._facts.identity, self.built.frame, mode, self._moved)
 
     def _restore(self, start: Start) -> None:
         self._tables.taken_over(start.owner, start.chosen)

@@ -81,8 +81,13 @@ def brought_over(frame: DataFrame, spark: SparkSession) -> DataFrame:
     """Return a frame as one of our session: a function may have begun with one of its own."""
     if frame.sparkSession is spark or frame._jdf.sparkSession().equals(spark._jsparkSession):
         return frame
+    return frame_of(frame._jdf.logicalPlan(), spark)
+
+
+def frame_of(plan: Any, spark: SparkSession) -> DataFrame:
+    """Return a logical plan of Spark's as a frame of this session."""
     datasets = getattr(getattr(spark._jvm, "org.apache.spark.sql.classic.Dataset$"), "MODULE$")
-    return DataFrame(datasets.ofRows(spark._jsparkSession, frame._jdf.logicalPlan()), spark)
+    return DataFrame(datasets.ofRows(spark._jsparkSession, plan), spark)
 
 
 def with_packages(conf: Mapping[str, str], packages: Iterable[str]) -> dict[str, str]:
