@@ -108,7 +108,7 @@ def full_manifest() -> CheckpointManifest:
         uuid=UUID("01976e2c-0000-7000-8000-000000000001"),
         timeline=UUID("01976e2c-0000-7000-8000-000000000002"),
         generation=3,
-        began=2,
+        began=[(2, 40), (3, 42)],
         parent=ParentRef(id=41, manifest_checksum="cd" * 32),
         abandons=[39, 40],
         kind="fence",
@@ -268,7 +268,7 @@ def test_each_extension_key_is_written_alone_when_set_and_survives(key: str) -> 
     assert getattr(CheckpointManifest.from_json(manifest.to_json()), key) == value
 
 
-@pytest.mark.parametrize("key", ["generation", "began", "fingerprint", "size", "steps", "processed_records"])
+@pytest.mark.parametrize("key", ["generation", "fingerprint", "size", "steps", "processed_records"])
 def test_zero_is_a_value_and_is_written(key: str) -> None:
     assert minimal(**{key: 0}).to_json_value()[key] == 0
 
@@ -319,7 +319,7 @@ manifests = st.builds(
     vnode_count=st.integers(*U16),
     sink_tokens=st.dictionaries(names, json_values, max_size=2),
     generation=st.none() | u64,
-    began=st.none() | u64,
+    began=st.lists(st.tuples(u64, u64), max_size=3),
 )
 
 
@@ -382,7 +382,6 @@ INTEGERS = {
     "pipeline_hash": U64,
     "vnode_count": U16,
     "generation": U64,
-    "began": U64,
     "parent.id": U64,
     "abandons.0": U64,
     "fingerprint": U64,

@@ -132,7 +132,7 @@ CHANGES: dict[str, Any] = {
     "uuid": "01976e2c-0000-7000-8000-000000000001",
     "timeline": "01976e2c-0000-7000-8000-000000000001",
     "generation": 1,
-    "began": 1,
+    "began": [(1, 1)],
     "parent": {"id": 1, "manifest_checksum": "ab"},
     "abandons": [1],
     "kind": "fence",

@@ -274,7 +274,7 @@ def test_what_came_too_late_is_known_by_those_who_came_before_it(store: DurableC
     other = place.open()
     new = take_over(other).fence
     for id in range(4, 8):
-        seal_as(other, new, id, id - 2, began=new.checkpoint_id)
+        seal_as(other, new, id, id - 2, began=new.began)
     other.prune(2)
     died = place.interposed("advance_pointer", _die)
     with pytest.raises(KeyboardInterrupt):
@@ -290,6 +290,35 @@ def test_what_came_too_late_is_known_by_those_who_came_before_it(store: DurableC
         each.checkpoint_id: each.valid for each in Survey(other.medium, other._verifier, lambda id: False).facts()
     }
     assert not facts[3]
+
+
+def test_where_a_generation_began_is_known_when_nothing_else_of_it_is_left(
+    store: DurableCheckpointStore, place: Place
+) -> None:
+    """Its fence and all that it sealed is pruned; a later generation still says it."""
+    old = take_over(store).fence
+    seal_as(store, old, 2, 1)
+    other = place.open()
+    second = take_over(other).fence
+    third = take_over(other).fence
+    assert third.began == [(1, 1), (2, second.checkpoint_id), (3, third.checkpoint_id)]
+    for id in range(5, 8):
+        seal_as(other, third, id, id - 2, began=third.began)
+    other.prune(2)
+    assert not {second.checkpoint_id, third.checkpoint_id} & set(other.list_ids())
+    with pytest.raises(KeyboardInterrupt):
+        seal_as(place.interposed("advance_pointer", _die), old, second.checkpoint_id, 2)
+    for id in other.list_ids():
+        if id > third.checkpoint_id:
+            place.edit(place.sidecar(f"state-{id:06d}.bin"), flipped)
+    assert other.validate_checkpoint(second.checkpoint_id).valid
+    assert other.recover_latest_validated().chosen_id in (None, 2)
+
+
+def test_no_more_than_the_last_generations_are_remembered(store: DurableCheckpointStore) -> None:
+    for _ in range(40):
+        fence = take_over(store).fence
+    assert [generation for generation, _ in fence.began] == list(range(9, 41))
 
 
 def _die() -> None:

@@ -316,10 +316,98 @@ KEPT = {
             Step("switch", pick=426),
         ),
     ),
+    "a process that slept plans an epoch that was decided long ago": History(
+        40725,
+        "bucket",
+        1,
+        (
+            Step("run"),
+            Step("run"),
+            Step("go back", pick=721),
+            Step("run"),
+            Step("move"),
+            Step("run"),
+            Step("damage", pick=478, how="lost"),
+        ),
+    ),
+    "late, and all later manifests are lost": History(
+        40667,
+        "bucket",
+        1,
+        (
+            Step("run"),
+            Step("start"),
+            Step("run", count=2),
+            Step("damage", pick=751, how="flip"),
+            Step("run", meets="power"),
+            Step("prune"),
+            Step("damage", how="lost"),
+            Step("run"),
+        ),
+    ),
+    "late, died, and the generation before is damaged": History(
+        41094,
+        "bucket",
+        None,
+        (
+            Step("run"),
+            Step("savepoint"),
+            Step("start"),
+            Step("run"),
+            Step("run", at=5, meets="before"),
+            Step("prune"),
+            Step("rewindable"),
+            Step("damage", pick=443, how="lost"),
+            Step("start"),
+            Step("damage", pick=233, how="flip"),
+            Step("stop"),
+            Step("run", pick=145, at=4, meets="power"),
+            Step("start", meets="pause", during=(Step("damage", pick=797, how="cut"),)),
+        ),
+    ),
+    "late, died, and nothing is left of the generation before": History(
+        50095,
+        "directory",
+        2,
+        (
+            Step("run"),
+            Step("run"),
+            Step("savepoint"),
+            Step("savepoint", pick=1),
+            Step("start"),
+            Step("start"),
+            Step("run"),
+            Step("run"),
+            Step("damage", how="lost"),
+            Step("run", at=16, meets="torn"),
+            Step("damage", pick=832, how="cut"),
+            Step("run"),
+            Step("run", at=16, meets="torn"),
+            Step("start"),
+            Step("damage", pick=379, how="flip"),
+        ),
+    ),
 }
 
-OPEN: dict[str, History] = {}
-"""What still breaks."""
+OPEN: dict[str, History] = {
+    "a decision by hand on a machine that was replaced": History(
+        50378,
+        "directory",
+        None,
+        (
+            Step("run"),
+            Step("push"),
+            Step("run", at=16, meets="before"),
+            Step("discard"),
+            Step("fresh", pick=113, how="append"),
+            Step("take over", how="standby"),
+            Step("run", at=6, meets="late"),
+            Step("take over", pick=10, how="run"),
+        ),
+        "standby",
+    ),
+}
+"""What still breaks: a start that is refused after something was done."""
 
 OPEN_SEEDS: dict[int, str] = {}
 """Seeds of the short histories that meet what is open."""

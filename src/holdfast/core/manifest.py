@@ -73,7 +73,7 @@ class CheckpointManifest(BaseModel):
     uuid: UUID | None = None
     timeline: UUID | None = None
     generation: U64 | None = None
-    began: U64 | None = None
+    began: list[tuple[U64, U64]] = Field(default_factory=list)
     parent: ParentRef | None = None
     abandons: list[U64] = Field(default_factory=list)
     kind: Literal["checkpoint", "fence"] = "checkpoint"

@@ -52,7 +52,7 @@ class CheckpointWriter:
         self._owner = owner
         self._clock = clock
         self._inline_threshold = inline_threshold
-        self._last, self._began = fence, fence.checkpoint_id
+        self._last, self._began = fence, list(fence.began)
         self._in_doubt: CheckpointManifest | None = None
         self._catalog = store.state_reader.catalog(fence)
         self._sidecar_sizes = store.sidecars()

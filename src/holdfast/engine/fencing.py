@@ -11,6 +11,7 @@ from uuid import UUID
 
 from holdfast.clock import SYSTEM_CLOCK, Clock, new_uuid
 from holdfast.core.dependencies import CheckpointDependencies
+from holdfast.core.generations import Generations
 from holdfast.core.manifest import REPLAY, CheckpointManifest, ParentRef
 from holdfast.engine.ledgers import NO_LEDGERS, Ledgers
 from holdfast.engine.recovery import RecoveryDecision, decide_recovery
@@ -98,7 +99,7 @@ def build_fence(
         "timestamp_ms": clock.now_ms(),
         "uuid": new_uuid(clock),
         "generation": decision.generation + 1,
-        "began": newest + 1,
+        "began": list(Generations([*decision.began, (decision.generation + 1, newest + 1)]).known),
         "kind": "fence",
         "identifier": None,
         "abandons": list(decision.abandons),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from holdfast.core.generations import Generations
+from holdfast.core.generations import Began, Generations
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.names import sidecar_id_of
 from holdfast.core.validation import TOO_LATE, RecoveryReport
@@ -27,7 +27,7 @@ class RecoveryDecision:
     the highest that any readable manifest knows, `timeline` the one to keep (None: a new one begins).
     `newest_id` was read before anything else: whoever seals after that makes the fence lose, not the decision stale.
     `sequel` is what followed the chosen checkpoint: what is to be replayed, what was given up; `branches` are the
-    go-backs of the timeline so far.
+    go-backs of the timeline so far; `began` says where generations began.
     """
 
     newest_id: int
@@ -38,6 +38,7 @@ class RecoveryDecision:
     timeline: UUID | None
     sequel: Sequel = NOTHING_FOLLOWED
     branches: Branches = NEVER_WENT_BACK
+    began: Began = ()
 
 
 def decide_recovery(
@@ -59,7 +60,8 @@ def decide_recovery(
     if fresh:
         ids = _everything(store, newest_id)
         report = RecoveryReport(None, tuple((id, "abandoned: a fresh start was asked for") for id in ids), len(ids))
-        return RecoveryDecision(newest_id, None, report, ids, _highest_generation(store, newest_id), None)
+        highest = _highest_generation(store, newest_id)
+        return RecoveryDecision(newest_id, None, report, ids, highest, None, began=_began(store))
     report = store.recover_latest_validated(given_up=ledgers.given_up)
     chosen = None if report.chosen_id is None else store.load_by_id(report.chosen_id)
     pruned_since = chosen is None and report.chosen_id is not None
@@ -88,6 +90,7 @@ def decide_recovery(
         timeline=timeline,
         sequel=find_sequel(store, chosen, (id for id, _ in report.skipped), timeline, ledgers),
         branches=Branches.of(chosen).noted_in(ledgers, timeline),
+        began=_began(store),
     )
 
 
@@ -115,20 +118,24 @@ def _go_back(store: DurableCheckpointStore, from_id: int, newest_id: int, ledger
     generation = _highest_generation(store, newest_id)
     nothing = Sequel(given_up_after=chosen.epoch)
     branches = Branches.of(chosen).noted_in(ledgers, chosen.timeline)
-    return RecoveryDecision(newest_id, chosen, report, abandons, generation, chosen.timeline, nothing, branches)
+    return RecoveryDecision(
+        newest_id, chosen, report, abandons, generation, chosen.timeline, nothing, branches, _began(store)
+    )
+
+
+def _began(store: DurableCheckpointStore) -> Began:
+    return Generations.told_by(store.manifests()).known
 
 
 def _refuse_abandoned(store: DurableCheckpointStore, chosen: CheckpointManifest) -> None:
     """Refuse a branch that was given up: the sinks went on from an earlier epoch, and numbers are used again."""
-    generations = Generations()
     for manifest in store.manifests():
-        generations.saw(manifest.generation, manifest.began)
         if manifest.timeline != chosen.timeline or manifest.checkpoint_id == chosen.checkpoint_id:
             continue
         if chosen.checkpoint_id in manifest.abandons:
             went_on = f"which went on from epoch {manifest.epoch}, and so did the sinks"
             raise _given_up(chosen.checkpoint_id, f"given up by checkpoint {manifest.checkpoint_id}, {went_on}")
-    if generations.too_late(chosen.checkpoint_id, chosen.generation):
+    if Generations.told_by(store.manifests()).too_late(chosen.checkpoint_id, chosen.generation):
         raise CorruptCheckpoint(f"checkpoint {chosen.checkpoint_id} cannot be used: {TOO_LATE}")
 
 

@@ -94,7 +94,7 @@ def renumbered(
         update: dict[str, Any] = {"checkpoint_id": id, "uuid": new_uuid(clock), "generation": generation}
         update |= {
             "kind": "checkpoint",
-            "began": None,
+            "began": [],
             "parent": None,
             "identifier": None,
             "recovery": None,

@@ -76,7 +76,7 @@ def _renumbered(
         "kind": "checkpoint",
         "uuid": new_uuid(clock),
         "generation": generation,
-        "began": None,
+        "began": [],
         "parent": ParentRef(id=manifest.checkpoint_id, manifest_checksum=manifest.manifest_checksum or ""),
         "abandons": [*abandons, *range(first_id, id)],
         "identifier": None if taken else manifest.identifier,

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from holdfast.core.generations import Generations
+from holdfast.core.generations import Began, Generations
 from holdfast.core.manifest import given_up as gone
 from holdfast.core.names import sidecar_id_of
 from holdfast.core.planning import CheckpointFacts, Condition
@@ -22,7 +22,7 @@ class _Found:
     abandons: tuple[int, ...] = ()
     passes_over: range = range(0)
     generation: int | None = None
-    began: int | None = None
+    began: Began = ()
     held_until: int = 0
 
 
@@ -106,7 +106,7 @@ class Survey:
             if generations.too_late(id, found.generation) and survey[id].valid:
                 survey[id] = replace(survey[id], condition=Condition.BROKEN)
                 continue  # Its writer had been replaced: nothing that it says counts.
-            generations.saw(found.generation, found.began)
+            generations.saw(found.began)
             for other in gone(found.abandons, found.passes_over, survey.keys()) - given_up:
                 given_up.add(other)
                 if survey[other].valid:  # Recovery will never choose it, so nothing may rest on it.
@@ -143,5 +143,5 @@ class Survey:
             needs=manifest.needed_sidecars,
             replays=manifest.replays,
         )
-        said = tuple(manifest.abandons), manifest.passes_over, manifest.generation, manifest.began
+        said = tuple(manifest.abandons), manifest.passes_over, manifest.generation, tuple(manifest.began)
         return _Found(facts, version, *said, manifest.held_until or 0)

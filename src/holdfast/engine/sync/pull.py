@@ -238,7 +238,7 @@ def _forked(manifest: CheckpointManifest, timeline: UUID, uuid: UUID) -> Checkpo
         "timeline": timeline,
         "uuid": uuid,
         "kind": "checkpoint",
-        "began": None,
+        "began": [],
         "parent": None,
         "abandons": [],
         "identifier": None,
