@@ -21,28 +21,36 @@ class Generations:
 
     def __init__(self, began: Iterable[tuple[int, int]] = ()) -> None:
         self._began = dict(began)
+        self._lowest: int | None = None
 
     @classmethod
     def told_by(cls, manifests: Iterable[CheckpointManifest]) -> "Generations":
-        """Take in what manifests say."""
-        return cls(pair for manifest in manifests for pair in manifest.began)
+        """Take in what manifests say, oldest first as they come."""
+        found = cls()
+        for manifest in reversed(list(manifests)):
+            found.overtook(manifest)
+        return found
 
     @property
     def known(self) -> Began:
         """The last of them."""
         return tuple(sorted(self._began.items()))[-_REMEMBERED:]
 
-    def saw(self, began: Iterable[tuple[int, int]]) -> None:
-        """Take in what a manifest says."""
-        self._began.update(began)
-
     def too_late(self, checkpoint_id: int, generation: int | None) -> bool:
         """Whether a later generation had begun when that one sealed a checkpoint."""
         return any(began <= checkpoint_id for by, began in self._began.items() if by > (generation or 0))
 
     def overtook(self, manifest: CheckpointManifest) -> bool:
-        """Whether it came too late; if not, take in what it says."""
-        late = self.too_late(manifest.checkpoint_id, manifest.generation)
-        if not late:
-            self.saw(manifest.began)
+        """Whether a checkpoint came too late, asked from the newest to the oldest; if not, take in what it says."""
+        return self.overtaken(manifest.checkpoint_id, manifest.generation, manifest.began)
+
+    def overtaken(self, checkpoint_id: int, generation: int | None, began: Iterable[tuple[int, int]]) -> bool:
+        """Answer as `overtook` does.
+
+        A fence that came too late may have a higher generation than those after it: it says nothing about them.
+        """
+        late = self.too_late(checkpoint_id, generation)
+        if generation is not None and not late and (self._lowest is None or generation <= self._lowest):
+            self._lowest = generation
+            self._began.update(began)
         return late

@@ -103,10 +103,10 @@ class Survey:
             if id in given_up:
                 continue  # What it abandons does not count: whoever abandoned it decided again.
             found = self._found[id]
-            if generations.too_late(id, found.generation) and survey[id].valid:
-                survey[id] = replace(survey[id], condition=Condition.BROKEN)
+            if generations.overtaken(id, found.generation, found.began):
+                if survey[id].valid:
+                    survey[id] = replace(survey[id], condition=Condition.BROKEN)
                 continue  # Its writer had been replaced: nothing that it says counts.
-            generations.saw(found.began)
             for other in gone(found.abandons, found.passes_over, survey.keys()) - given_up:
                 given_up.add(other)
                 if survey[other].valid:  # Recovery will never choose it, so nothing may rest on it.
