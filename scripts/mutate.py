@@ -41,7 +41,9 @@ ALL_OF = (
         f"engine/{name}.py"
         for name in ("recovery", "fencing", "sequel", "records", "startup", "settling", "branches", "ledgers")
     ),
+    "core/generations.py",
     "core/planning.py",
+    "stores/late_seal.py",
     "stores/retention.py",
     "stores/survey.py",
     *(f"connectors/{name}.py" for name in ("ledger", "sql_ledger", "spool_ledger")),
