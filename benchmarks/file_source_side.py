@@ -20,6 +20,16 @@ from holdfast.engine.fencing import take_over
 from holdfast.spark.plan_facts import PlanFacts
 from holdfast.spark.workdir import WorkingDirectory
 
+LINES: Any
+NO_EVENT_TIME: Any
+try:
+    from holdfast.spark.event_time import EventTime
+    from holdfast.spark.lines import OffsetLines
+except ImportError:  # The code on the path may be of a version before.
+    LINES, NO_EVENT_TIME = ("orders",), 0
+else:
+    LINES, NO_EVENT_TIME = OffsetLines(("orders",), ("0",)), EventTime()
+
 INTERVAL = 10
 FACTS = PlanFacts(log_directories=("0",))
 
@@ -68,7 +78,7 @@ class Pipeline:
 
     def __init__(self, base: Path, facts: PlanFacts = FACTS) -> None:
         self._facts = facts
-        self.directory = WorkingDirectory(str(base / "work"), ("orders",))
+        self.directory = WorkingDirectory(str(base / "work"), LINES)
         self._store = open_store(base / "store", retain=None)
         clock = SystemClock()
         fence = take_over(self._store, clock=clock).fence
@@ -81,7 +91,7 @@ class Pipeline:
         start = time.perf_counter()
         self.directory.range_digest(batch)
         self.directory.files_read(batch)
-        capture = self.directory.capture(batch, 0, self._facts)
+        capture = self.directory.capture(batch, NO_EVENT_TIME, self._facts)
         captured = time.perf_counter()
         record = ProgressRecord(self._owner.timeline, self._writer.next_id, batch + 1, 1, parts=capture.parts)
         draft = CheckpointManifest.new(self._writer.next_id, batch + 1)

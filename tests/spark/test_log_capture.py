@@ -9,12 +9,15 @@ import pytest
 from holdfast.core.completeness import problems
 from holdfast.core.sidecar import CapturedFile
 from holdfast.errors import PipelineError
+from holdfast.spark.event_time import EventTime
+from holdfast.spark.lines import OffsetLines
 from holdfast.spark.log_segments import LOG, segments_below
 from holdfast.spark.plan_facts import PlanFacts
 from holdfast.spark.source_log import is_log, needed_log_files
 from holdfast.spark.workdir import SOURCES_OPERATOR, Capture, WorkingDirectory, restore
 
 FACTS = PlanFacts(log_directories=("0",))
+LINES = OffsetLines(("orders",), ("0",))
 Key = tuple[str, int]
 
 
@@ -61,7 +64,7 @@ class Sealed:
         """Capture a batch and keep its bytes."""
         directory.range_digest(batch)
         directory.files_read(batch)
-        capture = directory.capture(batch, 0, FACTS)
+        capture = directory.capture(batch, EventTime(), FACTS)
         files = {_key(file): file for found in capture.operators.values() for file in found}
         self.new_bytes.append(sum(file.size for key, file in files.items() if key not in self._held))
         self._held = {key: self._held.get(key) or bytes(file.open()) for key, file in files.items()}
@@ -110,14 +113,14 @@ def test_the_log_of_any_checkpoint_is_whole_and_compacted_as_spark_expects(
 ) -> None:
     """Goal: no entry is lost, doubled or moved. Method: restore after each batch, compare with what was written."""
     spark, store = Spark(tmp_path / "work", interval=interval), Sealed()
-    directory = WorkingDirectory(str(spark.root), ("orders",))
+    directory = WorkingDirectory(str(spark.root), LINES)
     for batch in range(34):
         spark.run(batch)
         capture = store.seal(directory, batch)
         [part] = [text for name, text in capture.parts.items() if name.startswith("sources/0/")]
         assert part.decode().split("\n")[1:] == spark.entries[-3:]
         again = tmp_path / "again" / str(batch)
-        restore(str(again), capture.parts, files_in(capture), store, (), ("orders",), restored_interval)  # type: ignore[arg-type]
+        restore(str(again), capture.parts, files_in(capture), store, (), LINES, restored_interval)  # type: ignore[arg-type]
         names, entries = log_of(again)
         assert entries == spark.entries
         compacted = [int(name.rsplit("/", 1)[1].removesuffix(".compact")) for name in names if "compact" in name]
@@ -130,7 +133,7 @@ def test_the_log_of_any_checkpoint_is_whole_and_compacted_as_spark_expects(
 def test_an_epoch_seals_what_it_read_and_little_more(files: int, tmp_path: Path) -> None:
     """Goal: the thousandth epoch costs what the tenth does. Method: count new bytes and the files that hold them."""
     spark, store = Spark(tmp_path / "work", files=files), Sealed()
-    directory = WorkingDirectory(str(spark.root), ("orders",))
+    directory = WorkingDirectory(str(spark.root), LINES)
     for batch in range(1000):
         spark.run(batch)
         capture = store.seal(directory, batch)
@@ -147,7 +150,7 @@ def test_an_epoch_seals_what_it_read_and_little_more(files: int, tmp_path: Path)
 def test_of_a_compact_file_only_the_end_is_read(tmp_path: Path) -> None:
     """Goal: no epoch takes as long as all before it. Method: what is before the end cannot be read at all."""
     spark, store = Spark(tmp_path / "work", files=2000), Sealed()
-    directory = WorkingDirectory(str(spark.root), ("orders",))
+    directory = WorkingDirectory(str(spark.root), LINES)
     for batch in range(9):
         spark.run(batch)
         store.seal(directory, batch)
@@ -158,7 +161,7 @@ def test_of_a_compact_file_only_the_end_is_read(tmp_path: Path) -> None:
     capture = store.seal(directory, 9)
     assert capture.parts["sources/0/9.compact"] == f"v1\n{new}".encode()
     again = tmp_path / "again"
-    restore(str(again), capture.parts, files_in(capture), store, (), ("orders",))  # type: ignore[arg-type]
+    restore(str(again), capture.parts, files_in(capture), store, (), LINES)  # type: ignore[arg-type]
     assert log_of(again)[1] == spark.entries
 
 
@@ -189,7 +192,7 @@ def test_a_log_that_a_version_before_sealed_goes_on_without_being_sealed_again(
         before,  # type: ignore[arg-type]
         store,  # type: ignore[arg-type]
         (),
-        ("orders",),
+        LINES,
         restored_interval,
     )
     assert log_of(tmp_path / "work")[1] == spark.entries
@@ -200,17 +203,17 @@ def test_a_log_that_a_version_before_sealed_goes_on_without_being_sealed_again(
         capture = store.seal(directory, batch)
     assert max(store.new_bytes) < 10_000
     again = tmp_path / "again"
-    restore(str(again), capture.parts, files_in(capture), store, (), ("orders",))  # type: ignore[arg-type]
+    restore(str(again), capture.parts, files_in(capture), store, (), LINES)  # type: ignore[arg-type]
     assert log_of(again)[1] == spark.entries
 
 
 def test_a_capture_that_was_not_sealed_is_made_again(tmp_path: Path) -> None:
     """Goal: a storage error between capture and seal leaves nothing behind. Method: capture each batch twice."""
     spark, store = Spark(tmp_path / "work"), Sealed()
-    directory = WorkingDirectory(str(spark.root), ("orders",))
+    directory = WorkingDirectory(str(spark.root), LINES)
     for batch in range(20):
         spark.run(batch)
-        first = [file.path for file in directory.capture(batch, 0, FACTS).operators[SOURCES_OPERATOR]]
+        first = [file.path for file in directory.capture(batch, EventTime(), FACTS).operators[SOURCES_OPERATOR]]
         capture = store.seal(directory, batch)
         assert [file.path for file in capture.operators[SOURCES_OPERATOR]] == first
     assert len(list((spark.root / LOG / "0").iterdir())) == len(first)
@@ -218,26 +221,26 @@ def test_a_capture_that_was_not_sealed_is_made_again(tmp_path: Path) -> None:
 
 def test_a_segment_that_went_away_is_missed(tmp_path: Path) -> None:
     spark, store = Spark(tmp_path / "work"), Sealed()
-    directory = WorkingDirectory(str(spark.root), ("orders",))
+    directory = WorkingDirectory(str(spark.root), LINES)
     for batch in range(3):
         spark.run(batch)
         store.seal(directory, batch)
     spark.run(3)
     (spark.root / LOG / "0" / "1-1").unlink()
     with pytest.raises(PipelineError, match=r"epoch 4 is not sealed.*log/0/1-1"):
-        directory.capture(3, 0, FACTS)
+        directory.capture(3, EventTime(), FACTS)
 
 
 def test_a_directory_that_was_linked_from_an_older_one_leaves_that_as_it_was(tmp_path: Path) -> None:
     """Goal: what two directories share is never written. Method: restore with links, go on, compare the old one."""
     spark, store = Spark(tmp_path / "old"), Sealed()
-    directory = WorkingDirectory(str(spark.root), ("orders",))
+    directory = WorkingDirectory(str(spark.root), LINES)
     for batch in range(6):
         spark.run(batch)
         capture = store.seal(directory, batch)
     before = {path: path.read_bytes() for path in spark.root.rglob("*") if path.is_file()}
     new = tmp_path / "new"
-    again = restore(str(new), capture.parts, files_in(capture), store, [str(spark.root)], ("orders",))  # type: ignore[arg-type]
+    again = restore(str(new), capture.parts, files_in(capture), store, [str(spark.root)], LINES)  # type: ignore[arg-type]
     assert any(path.stat().st_nlink > 1 for path in new.rglob("*-*"))
     spark.root = new
     for batch in range(6, 14):

@@ -130,7 +130,7 @@ def test_what_a_start_brought_back_is_missed_too(directory: WorkingDirectory, tm
 def test_what_left_the_disk_is_forgotten(tmp_path: Path) -> None:
     """Goal: months of epochs take no more memory than a day. Method: as Spark does, write snapshots, remove old."""
     root = tmp_path / "work"
-    directory = WorkingDirectory(str(root), ("orders", "kafka"))
+    directory = WorkingDirectory(str(root), LINES)
     held = []
     for batch in range(60):
         run_batch(root, batch)
@@ -140,7 +140,7 @@ def test_what_left_the_disk_is_forgotten(tmp_path: Path) -> None:
         (root / "offsets" / str(batch - 2)).unlink(missing_ok=True)
         if batch % 10 == 9:
             compact(root, batch)
-        directory.capture(batch, 0, FACTS)
+        directory.capture(batch, EventTime(), FACTS)
         directory.captured()
         held.append(sizes(directory))
     on_disk = sum(path.is_file() for path in root.rglob("*"))
