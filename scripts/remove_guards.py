@@ -533,8 +533,8 @@ GUARDS = [
     Guard(
         "a changed query is tried with its state before the fence",
         "spark/runner.py",
-        "        self._trial.ask(intent.decision.chosen, ",
-        "        _ = (intent.decision.chosen, ",
+        "        self._trial.ask(chosen, ",
+        "        _ = (chosen, ",
         (f"{TRIAL}::test_a_word_for_state_that_does_not_fit_is_not_enough",),
     ),
     Guard(
@@ -952,10 +952,10 @@ GUARDS = [
         (f"{SETTINGS}[spark.sql.streaming.stateStore.compression.codec-com.example.Codec-windows]",),
     ),
     Guard(
-        "a query that Spark would not start is refused before the fence",
-        "spark/runner.py",
-        "        check_supported(spark, self.built.frame, definition.output_mode)\n",
-        "",
+        "the settings that may be why Spark refuses a query are named",
+        "spark/settings.py",
+        '    return f" (the Spark session has {under})" if under else ""\n',
+        '    return ""\n',
         (f"{SETTINGS}[spark.sql.streaming.stateStore.encodingFormat-avro-windows]",),
     ),
     Guard(
@@ -2485,9 +2485,16 @@ GUARDS = [
     Guard(
         "sync: sidecars come before the manifest",
         "engine/sync/pull.py",
-        '        """Sidecars, verified; files beside them; the manifest."""\n',
+        '        """Bring what is to be replayed on it; sidecars, verified; files beside them; the manifest."""\n',
         "        self._seal(manifest, moved)\n",
         PULL,
+    ),
+    Guard(
+        "sync: what a fence still has to replay comes with it",
+        "engine/sync/pull.py",
+        "        for id in sorted(manifest.replays):\n",
+        "        for id in ():\n",
+        ("tests/simulate/test_simulation.py", "-k", "emptied"),
     ),
     Guard(
         "sync: a late checkpoint of a writer that was replaced does not count",
@@ -2719,7 +2726,7 @@ GUARDS = [
         "spark/definition.py",
         "                raise PipelineDefinitionError(taken(kind, name, other))\n",
         "                pass\n",
-        ("tests/spark/test_names.py", "-k", "refused_with_both"),
+        ("tests/spark/test_spelled_names.py", "-k", "refused_with_both"),
     ),
     Guard(
         "two spellings of one name in a file are refused",

@@ -387,6 +387,21 @@ KEPT = {
             Step("damage", pick=379, how="flip"),
         ),
     ),
+    "a machine that is emptied while its first start has epochs to replay": History(
+        60200,
+        "bucket",
+        None,
+        (
+            Step("run"),
+            Step("push", how="asked"),
+            Step("run"),
+            Step("trouble", how="commit busy"),
+            Step("run"),
+            Step("take over", pick=897, how="run"),
+            Step("empty", pick=29),
+        ),
+        "standby",
+    ),
 }
 
 OPEN: dict[str, History] = {

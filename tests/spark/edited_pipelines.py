@@ -230,6 +230,7 @@ EDITS = [
     ),
     drawn("rand() in SQL", "SELECT customer, floor(rand() * 4) salt, sum(amount) s FROM orders GROUP BY ALL"),
     drawn("randn() and uuid() in SQL", "SELECT length(uuid()) u, randn() > 0 r, count(*) n FROM orders GROUP BY ALL"),
+    drawn("BETWEEN in SQL", "SELECT customer, sum(amount) s FROM orders WHERE amount BETWEEN 1 AND 9 GROUP BY ALL"),
     drawn("shuffle() in SQL", "SELECT size(shuffle(array(1, 2))) a, count(*) n FROM orders GROUP BY ALL"),
     again("rand() of a function", "def view(orders): return orders.groupBy(F.floor(F.rand() * 4)).count()"),
     again("operands beside a UDF", UDF.format(rate="2 * x")),

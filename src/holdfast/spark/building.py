@@ -16,6 +16,7 @@ from holdfast.spark.plan_digest import PlanDigest, PlanDigests
 from holdfast.spark.plan_nodes import analyzed, stateful_nodes, streams
 from holdfast.spark.rows import tagged_union
 from holdfast.spark.session import active
+from holdfast.spark.settings import limits
 from holdfast.spark.views import evaluate_views, read_sources
 
 _CHECKED = "spark.sql.streaming.unsupportedOperationCheck"
@@ -124,6 +125,6 @@ def _check_supported(frame: DataFrame, output_mode: str, what: str) -> None:
     try:
         checker.checkForStreaming(analyzed(frame), mode)
     except PySparkException as error:
-        raise PipelineDefinitionError(f"{what}: {spark_message(error)}") from error
+        raise PipelineDefinitionError(f"{what}: {spark_message(error)}{limits(session)}") from error
     except Py4JJavaError as error:
-        raise PipelineDefinitionError(f"{what}: {java_message(error)}") from error
+        raise PipelineDefinitionError(f"{what}: {java_message(error)}{limits(session)}") from error

@@ -174,6 +174,9 @@ static String written(Object value, Map numbers, List functions) {
         || value instanceof org.apache.spark.sql.types.Decimal;
     if (plain) return quoted(value);
     if (value instanceof Class) return ((Class) value).getName();
+    if (value.getClass().getName().endsWith(".CommonExpressionId")) {  // What BETWEEN names; counts on through a run.
+        return "common" + numbered(numbers, "common " + ((Product) value).productElement(0));
+    }
     if (value instanceof Product) return product((Product) value, numbers, functions);
     String name = value.getClass().getName();
     return name.contains("$Lambda") ? "lambda" : name;

@@ -45,7 +45,7 @@ from holdfast.spark.moved_lines import MovedLines, refuse_other_lines
 from holdfast.spark.query import QueryLife
 from holdfast.spark.restoring import Restoring
 from holdfast.spark.session import own_session
-from holdfast.spark.settings import apply_settings, check_supported
+from holdfast.spark.settings import apply_settings
 from holdfast.spark.source_files import refuse_lost_files, spark_exists
 from holdfast.spark.tables import EpochTables
 from holdfast.spark.trial import Trial
@@ -98,7 +98,6 @@ class Runner:
         self._lines: OffsetLines
         self._moved: MovedLines
         self._build()
-        check_supported(spark, self.built.frame, definition.output_mode)
         self._batches: BatchReader
         self._schema_parts: dict[str, bytes] = {}
         self._sinks: dict[str, Sink] = {}

@@ -8,12 +8,10 @@ values of every one of them, or refuses in one sentence, is tested for all setti
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from holdfast.errors import PipelineDefinitionError
 from holdfast.spark.lineage import CODECS
-from holdfast.spark.session import active
 
 PREFIX = "spark.sql.streaming."
 _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -103,21 +101,8 @@ def apply_settings(spark: SparkSession, *, state: str, state_partitions: int) ->
         spark.conf.set(key, value)
 
 
-def check_supported(spark: SparkSession, frame: DataFrame, output_mode: str) -> None:
-    """Refuse a query that Spark would not start, by Spark's own check: later, the start would have begun."""
-    jvm = spark._jvm
-    assert jvm is not None
-    if spark.conf.get(PREFIX + "unsupportedOperationCheck", "true") != "true":
-        return
-    modes = jvm.org.apache.spark.sql.streaming.OutputMode
-    mode = modes.Append() if output_mode == "append" else modes.Update()
-    checker = getattr(getattr(jvm, "org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker$"), "MODULE$")
-    try:
-        with active(spark):  # Its settings are the ones that are looked at.
-            checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), mode)
-    except PySparkException as error:
-        found = {key: spark.conf.get(key, None) for key in LIMITING}
-        under = ", ".join(f"{key} = {value}" for key, value in found.items() if value is not None)
-        raise PipelineDefinitionError(
-            str(error).strip().split("\n")[0] + (f" (the Spark session has {under})" if under else "")
-        ) from error
+def limits(spark: SparkSession) -> str:
+    """Return what to add where Spark refuses a query: the settings of the session that may be why."""
+    found = {key: spark.conf.get(key, None) for key in LIMITING}
+    under = ", ".join(f"{key} = {value}" for key, value in found.items() if value is not None)
+    return f" (the Spark session has {under})" if under else ""

@@ -141,7 +141,10 @@ class Puller:
     # moving
 
     def _bring(self, manifest: CheckpointManifest, moved: _Moved, on_bytes: ByteProgress) -> None:
-        """Sidecars, verified; files beside them; the manifest."""
+        """Bring what is to be replayed on it; sidecars, verified; files beside them; the manifest."""
+        for id in sorted(manifest.replays):
+            if (owed := readable(self._bucket.store, id)) is not None:
+                self._bring_decision(owed, moved)
         if not self._is_here(manifest):
             self._bring_sidecars(manifest, moved, on_bytes)
         files, file_bytes = self._materials.fetch(self._local.materials, manifest, on_bytes)
