@@ -471,7 +471,7 @@ GUARDS = [
     Guard(
         "a branch that was given up is not gone back to",
         "engine/recovery.py",
-        "    _refuse_abandoned(store, chosen)\n",
+        "    _refuse_abandoned(manifests, chosen)\n",
         "",
         ENGINE,
     ),

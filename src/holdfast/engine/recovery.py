@@ -61,14 +61,16 @@ def decide_recovery(
         ids = _everything(store, newest_id)
         report = RecoveryReport(None, tuple((id, "abandoned: a fresh start was asked for") for id in ids), len(ids))
         highest = _highest_generation(store, newest_id)
-        return RecoveryDecision(newest_id, None, report, ids, highest, None, began=_began(store))
+        began = Generations.told_by(store.manifests()).known
+        return RecoveryDecision(newest_id, None, report, ids, highest, None, began=began)
     report = store.recover_latest_validated(given_up=ledgers.given_up)
     chosen = None if report.chosen_id is None else store.load_by_id(report.chosen_id)
     pruned_since = chosen is None and report.chosen_id is not None
     if pruned_since or (report.skipped and store.newest_id() != newest_id):
         # Somebody sealed and pruned while we looked: what was passed over may just have been removed. Look again.
         return decide_recovery(store, ledgers=ledgers)
-    starting = [manifest for manifest in store.manifests() if manifest.epoch == 0 and manifest.kind == "fence"]
+    manifests = list(store.manifests())
+    starting = [manifest for manifest in manifests if manifest.epoch == 0 and manifest.kind == "fence"]
     if chosen is None:
         try:
             _refuse_unless_empty(store, report, starting)
@@ -90,7 +92,7 @@ def decide_recovery(
         timeline=timeline,
         sequel=find_sequel(store, chosen, (id for id, _ in report.skipped), timeline, ledgers),
         branches=Branches.of(chosen).noted_in(ledgers, timeline),
-        began=_began(store),
+        began=Generations.told_by(manifests).known,
     )
 
 
@@ -104,7 +106,11 @@ def _go_back(store: DurableCheckpointStore, from_id: int, newest_id: int, ledger
     chosen = store.load_by_id(from_id)
     if chosen is None:
         raise CheckpointNotFound(from_id, "'holdfast list' shows what there is")
-    _refuse_abandoned(store, chosen)
+    manifests = list(store.manifests())
+    generations = Generations.told_by(manifests)
+    _refuse_abandoned(manifests, chosen)
+    if generations.too_late(from_id, chosen.generation):
+        raise CorruptCheckpoint(f"checkpoint {from_id} cannot be used: {TOO_LATE}")
     if (who := ledgers.given_up(chosen.timeline, chosen.generation, chosen.epoch)) is not None:
         raise _given_up(from_id, who)
     verdict = store.validate_checkpoint(from_id)
@@ -119,24 +125,18 @@ def _go_back(store: DurableCheckpointStore, from_id: int, newest_id: int, ledger
     nothing = Sequel(given_up_after=chosen.epoch)
     branches = Branches.of(chosen).noted_in(ledgers, chosen.timeline)
     return RecoveryDecision(
-        newest_id, chosen, report, abandons, generation, chosen.timeline, nothing, branches, _began(store)
+        newest_id, chosen, report, abandons, generation, chosen.timeline, nothing, branches, generations.known
     )
 
 
-def _began(store: DurableCheckpointStore) -> Began:
-    return Generations.told_by(store.manifests()).known
-
-
-def _refuse_abandoned(store: DurableCheckpointStore, chosen: CheckpointManifest) -> None:
+def _refuse_abandoned(manifests: Sequence[CheckpointManifest], chosen: CheckpointManifest) -> None:
     """Refuse a branch that was given up: the sinks went on from an earlier epoch, and numbers are used again."""
-    for manifest in store.manifests():
+    for manifest in manifests:
         if manifest.timeline != chosen.timeline or manifest.checkpoint_id == chosen.checkpoint_id:
             continue
         if chosen.checkpoint_id in manifest.abandons:
             went_on = f"which went on from epoch {manifest.epoch}, and so did the sinks"
             raise _given_up(chosen.checkpoint_id, f"given up by checkpoint {manifest.checkpoint_id}, {went_on}")
-    if Generations.told_by(store.manifests()).too_late(chosen.checkpoint_id, chosen.generation):
-        raise CorruptCheckpoint(f"checkpoint {chosen.checkpoint_id} cannot be used: {TOO_LATE}")
 
 
 def _given_up(checkpoint_id: int, who: str) -> InvalidRequest:

@@ -128,6 +128,7 @@ class BackgroundVerification:
         """Yield what recovery would look at, newest first, with its manifest if that can be read."""
         abandoned: set[int] = set()
         ids = self._store.list_ids()
+        every = set(ids)
         for id in reversed(ids):
             if id in abandoned:
                 continue
@@ -139,7 +140,7 @@ class BackgroundVerification:
                 continue
             if manifest is None:
                 continue
-            abandoned.update(manifest.gives_up(set(ids)))
+            abandoned.update(manifest.gives_up(every))
             if (below is None or id < below) and manifest.epoch > 0 and accepts(manifest):
                 yield id, manifest
 
