@@ -344,3 +344,44 @@ def test_words_of_the_server_are_made_readable(modules: Page) -> None:
     assert call(modules, "formatting", "m.readable(g, Date.parse('2026-01-01T09:00:00Z'))", text) == (
         "found at 08:00:00: expected abababab\N{HORIZONTAL ELLIPSIS}, got 12"
     )
+
+
+RENDERED = """async (steps) => {
+    const { h, renderInto } = await load('dom');
+    const body = document.body.appendChild(h('div', { id: 'rendered' }));
+    globalThis.clicks = [];
+    let renderings = 0;
+    globalThis.news = () => {
+        const number = ++renderings;
+        renderInto(body, number, () => [
+            h('input', { type: 'text', 'data-key': 'field', value: '31' }),
+            h('button', { 'data-key': 'button', onclick: () => clicks.push(number) }, `press ${number}`),
+        ]);
+    };
+    news();
+}"""
+
+
+@pytest.fixture
+def rendered(modules: Page) -> Iterator[Page]:
+    """Return a page with a field and a button that `news()` builds anew."""
+    modules.evaluate(RENDERED)
+    yield modules
+    modules.evaluate("document.getElementById('rendered').remove()")
+
+
+def test_what_is_selected_in_a_field_outlives_news(rendered: Page) -> None:
+    rendered.locator("#rendered input").select_text()
+    rendered.evaluate("news()")
+    rendered.keyboard.insert_text("2")
+    assert rendered.locator("#rendered input").input_value() == "2"
+
+
+def test_news_wait_while_something_is_pressed(rendered: Page) -> None:
+    rendered.locator("#rendered button").hover()
+    rendered.mouse.down()
+    rendered.evaluate("news(), news()")
+    assert rendered.locator("#rendered button").text_content() == "press 1"
+    rendered.mouse.up()
+    rendered.get_by_text("press 3").wait_for()
+    assert rendered.evaluate("clicks") == [1]

@@ -108,10 +108,11 @@ export class CheckpointView {
   _tools() {
     const previous = this._model.ids.filter((id) => id < this._id).at(-1) ?? null;
     const field = h("input", {
-      type: "number",
+      type: "text", // A field for numbers does not tell what is selected in it: `renderInto` could not keep it.
+      inputmode: "numeric",
+      pattern: "[1-9][0-9]*",
+      title: "the number of a checkpoint",
       id: "compare-with",
-      min: 1,
-      step: 1,
       required: true,
       value: this._typed ?? this._compared ?? previous ?? "",
       "data-key": "compare-with",

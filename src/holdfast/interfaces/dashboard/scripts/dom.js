@@ -29,21 +29,55 @@ export function byId(id) {
   return found;
 }
 
+let pressed = null;
+const waiting = new Map();
+
+/** Hear of presses: what a button is replaced under is no click, so news wait until it is let go of. */
+function onPress(event) {
+  pressed = event.target;
+}
+
+function onRelease() {
+  pressed = null;
+  // The click comes after this event: what it does shall find the page that was clicked.
+  setTimeout(() => {
+    if (pressed !== null) return;
+    const renderings = [...waiting.values()];
+    waiting.clear();
+    for (const render of renderings) render();
+  });
+}
+
+for (const [name, listener] of Object.entries({ pointerdown: onPress, pointerup: onRelease, pointercancel: onRelease }))
+  document.addEventListener(name, listener, true);
+
 /**
- * Replace the content of a container if `signature` changed. The focus and what was folded open stay where their
- * `data-key` is, so that news do not take the page out of anybody's hands.
+ * Replace the content of a container if `signature` changed. The focus, what is selected in a field and what was folded
+ * open stay where their `data-key` is, so that news do not take the page out of anybody's hands.
  */
 export function renderInto(container, signature, build) {
   const text = JSON.stringify(signature);
-  if (container.renderedSignature === text) return false;
-  const focused = container.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+  waiting.delete(container);
+  if (container.renderedSignature === text) return;
+  if (pressed !== null && container.contains(pressed)) {
+    waiting.set(container, () => renderInto(container, signature, build));
+    return;
+  }
+  const focused = container.contains(document.activeElement) ? document.activeElement : null;
   const opened = new Set([...container.querySelectorAll("details[open][data-key]")].map((each) => each.dataset.key));
   container.replaceChildren(...[build()].flat().filter(Boolean));
   container.renderedSignature = text;
   for (const each of container.querySelectorAll("details[data-key]"))
     if (opened.has(each.dataset.key)) each.open = true;
-  if (focused) container.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
-  return true;
+  if (focused?.dataset.key) takeOver(focused, container.querySelector(`[data-key="${CSS.escape(focused.dataset.key)}"]`));
+}
+
+/** Give what stands where the focus was the focus and, if it is a field of text, what was selected there. */
+function takeOver(before, now) {
+  now?.focus({ preventScroll: true });
+  // Without it, who types over what is selected would type beside it.
+  if (now && typeof before.selectionStart === "number")
+    now.setSelectionRange(before.selectionStart, before.selectionEnd, before.selectionDirection);
 }
 
 /** A table with a caption, columns `{title, numeric}` and rows of cells; scrolls by itself when it is too wide. */
