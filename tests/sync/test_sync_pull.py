@@ -131,6 +131,24 @@ def test_a_checkpoint_that_is_damaged_in_the_bucket_is_passed_over_with_its_reas
     assert "mismatch" in pulled.skipped[0][1]
 
 
+def test_a_damaged_copy_leaves_what_was_known_of_the_epoch(fleet: Fleet, first: Machine) -> None:
+    """What this store has of it is all that the epoch can be repeated by, whatever arrives over it."""
+    go_on(fleet, first)
+    first.push()
+    newest = first.newest()
+    assert newest.sidecar is not None
+    key = f"{PREFIX}/checkpoints/{newest.sidecar}"
+    stored = fleet.objects.read(key)
+    assert stored is not None
+    known = first.store().state_reader.progress_bytes(newest.sidecar)
+    second = fleet.machine()
+    medium = second.store().medium
+    medium.put_sidecar(newest.sidecar, [known], len(known))
+    fleet.objects.upload(key, [flipped(stored.data, 40)])  # Within the progress.
+    second.link().follow()
+    assert medium.read_sidecar(newest.sidecar, 0, medium.sidecars()[newest.sidecar]) == known
+
+
 def test_storage_that_does_not_answer_is_never_an_empty_bucket(fleet: Fleet, first: Machine) -> None:
     second = fleet.machine()
     second.requests.cut_off()

@@ -131,6 +131,19 @@ def test_a_checkpoint_that_is_damaged_here_is_not_copied(fleet: Fleet, machine: 
     assert machine.newest().checkpoint_id not in fleet.bucket().store.list_ids()
 
 
+def test_a_copy_that_fails_leaves_what_was_recorded_at_the_seal(fleet: Fleet, machine: Machine) -> None:
+    """A standby would repeat the epoch by its progress, which stands there under the name of the whole."""
+    newest = machine.newest()
+    assert newest.sidecar is not None
+    recorded = machine.store().state_reader.progress_bytes(newest.sidecar)
+    medium = fleet.bucket().store.medium
+    medium.put_sidecar(newest.sidecar, [recorded], len(recorded))
+    machine.damage_sidecar(newest.sidecar)
+    with pytest.raises(CorruptCheckpoint, match="was not copied"):
+        machine.push()
+    assert medium.read_sidecar(newest.sidecar, 0, medium.sidecars()[newest.sidecar]) == recorded
+
+
 def test_what_arrives_damaged_is_copied_again(fleet: Fleet, machine: Machine) -> None:
     """The bytes of one sidecar change on their way, once."""
     key = f"{PREFIX}/checkpoints/{machine.newest().sidecar}"

@@ -115,9 +115,17 @@ class StateReader:
 
     def progress(self, sidecar: str) -> ProgressRecord:
         """Return the progress record at the start of a sidecar."""
+        return self._progress(sidecar)[0]
+
+    def progress_bytes(self, sidecar: str) -> bytes:
+        """Return the bytes of the progress record at the start of a sidecar, when they are sound."""
+        return self._progress(sidecar)[1]
+
+    def _progress(self, sidecar: str) -> tuple[ProgressRecord, bytes]:
         try:
             length = frame_length(self._range(sidecar, 0, FRAME_HEADER_LENGTH), SNAPSHOT_MAGIC)
-            return ProgressRecord.from_bytes(self._range(sidecar, 0, length))
+            data = self._range(sidecar, 0, length)
+            return ProgressRecord.from_bytes(data), data
         except DeserializationError as error:
             raise CorruptCheckpoint(f"{sidecar} has no readable progress record: {error}") from error
 

@@ -125,6 +125,34 @@ class _Handover:
                 return
 
 
+class Beginnings:
+    """What sidecars begin with where copies are laid over them: the progress alone may stand there for the whole.
+
+    It was put there when the epoch was sealed, and is all that somebody needs to repeat that. A copy that turns out
+    to be damaged must not have taken it away.
+    """
+
+    def __init__(self, store: DurableCheckpointStore, names: Iterable[str]) -> None:
+        self._store = store
+        self._found = {name: _progress_in(store, name) for name in names}
+
+    def leave(self, damaged: Iterable[str]) -> None:
+        """Take out damaged copies, so that the next attempt copies them again; what they began with stays."""
+        medium = self._store.medium
+        for name in damaged:
+            if (progress := self._found.get(name) or _progress_in(self._store, name)) is not None:
+                medium.put_sidecar(name, [progress], len(progress))
+            else:
+                medium.remove_sidecar(name)
+
+
+def _progress_in(store: DurableCheckpointStore, name: str) -> bytes | None:
+    try:
+        return store.state_reader.progress_bytes(name)
+    except CorruptCheckpoint:
+        return None
+
+
 def seal_copy(target: DurableCheckpointStore, manifest: CheckpointManifest, *, pointed_to: bool = True) -> None:
     """Create a manifest that was sealed elsewhere. The same one again is fine; `OtherCheckpoint` otherwise."""
     id = manifest.checkpoint_id

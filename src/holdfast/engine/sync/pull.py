@@ -15,6 +15,7 @@ from holdfast.core.progress import ProgressRecord
 from holdfast.core.sidecar import PROGRESS_OPERATOR
 from holdfast.engine.sync.catalogue import Catalogue
 from holdfast.engine.sync.copying import (
+    Beginnings,
     OtherCheckpoint,
     Vanished,
     copy_sidecars,
@@ -160,11 +161,11 @@ class Puller:
                 raise Vanished(f"sidecar {name} of {self._bucket} is gone: it was pruned meanwhile")
             if local.medium.sidecar_size(name) != there[name]:
                 sizes[name] = there[name]
+        beginnings = Beginnings(local, sizes)
         copy_sidecars(bucket.medium, local.medium, sizes, on_bytes)
         damage = local.damage_in(manifest, sizes)
         if damage:
-            for name in sizes:
-                local.medium.remove_sidecar(name)
+            beginnings.leave(sizes)
             raise CorruptCheckpoint(
                 f"checkpoint {manifest.checkpoint_id} of {self._bucket} is damaged: {'; '.join(damage[:3])}"
             )

@@ -1,6 +1,6 @@
 """Copies a checkpoint into the bucket: what is missing there, verified, its manifest last."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -10,6 +10,7 @@ from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.planning import merge_update
 from holdfast.engine.sync.catalogue import Catalogue
 from holdfast.engine.sync.copying import (
+    Beginnings,
     OtherCheckpoint,
     Vanished,
     copy_sidecars,
@@ -64,7 +65,7 @@ class Pusher:
 
     def bytes_to_push(self, manifest: CheckpointManifest) -> int:
         """Return how many bytes of sidecars are missing there."""
-        return sum(self._missing(manifest).values())
+        return sum(self._missing(manifest, self._bucket.store.sidecars()).values())
 
     def push(self, manifest: CheckpointManifest, on_bytes: ByteProgress = lambda count: None) -> Copied:
         """Make the bucket hold a checkpoint. What was copied before a failure is there when it is tried again.
@@ -78,10 +79,12 @@ class Pusher:
             self._lock.check(manifest)
 
         check()
-        missing = self._missing(manifest)
+        there = self._bucket.store.sidecars()
+        missing = self._missing(manifest, there)
+        beginnings = Beginnings(self._bucket.store, missing.keys() & there.keys())
         copy_sidecars(self._local.store.medium, self._bucket.store.medium, missing, on_bytes, check)
         files, file_bytes = self._materials.send(self._local.materials, manifest, on_bytes, check)
-        self._verify(manifest, missing)
+        self._verify(manifest, missing, beginnings)
         check()
         created = self._seal(manifest)
         return Copied(
@@ -93,9 +96,8 @@ class Pusher:
             self._clock.monotonic() - began,
         )
 
-    def _missing(self, manifest: CheckpointManifest) -> dict[str, int]:
+    def _missing(self, manifest: CheckpointManifest, there: Mapping[str, int]) -> dict[str, int]:
         """Return the sidecars that are not there, or are only begun, and their sizes."""
-        there = self._bucket.store.sidecars()
         if self._vouched is not None:
             self._vouched &= there.keys()
         missing = {}
@@ -107,7 +109,7 @@ class Pusher:
                 missing[name] = size
         return missing
 
-    def _verify(self, manifest: CheckpointManifest, copied: Collection[str]) -> None:
+    def _verify(self, manifest: CheckpointManifest, copied: Collection[str], beginnings: Beginnings) -> None:
         """Read back what no checkpoint in the bucket vouches for yet."""
         if self._vouched is None:
             whole = [m for m in self._catalogue.look() if self._catalogue.is_whole(m)]
@@ -121,13 +123,12 @@ class Pusher:
         in_parallel(job(name) for name in sorted(doubtful))
         damaged = {name: found for name, found in damage.items() if found}
         if damaged:
+            beginnings.leave(damaged)
             self._refuse_damage(manifest, damaged)
         self._vouched |= doubtful
 
     def _refuse_damage(self, manifest: CheckpointManifest, damage: dict[str, list[str]]) -> None:
-        """Take out what is damaged there, so that the next attempt copies it again; say on which side it is."""
-        for name in damage:
-            self._bucket.store.medium.remove_sidecar(name)
+        """Say on which side it is."""
         own = self._local.store.damage_in(manifest, damage)
         theirs = [text for found in damage.values() for text in found]
         where, what = (self._local, own) if own else (self._bucket, theirs)
