@@ -2422,9 +2422,37 @@ GUARDS = [
     Guard(
         "sync: a bucket of another pipeline is refused",
         "engine/sync/owner.py",
-        "        if owner is None or owner.timeline == timeline or not self._bucket.list_ids():\n",
-        "        if True:\n",
+        "            if owner.timeline == timeline or not self._bucket.list_ids():\n",
+        "            if True:\n",
         PUSH,
+    ),
+    Guard(
+        "sync: a bucket whose owner is not known is another pipeline's if its checkpoints are",
+        "engine/sync/owner.py",
+        "            if newest is None or newest.timeline == timeline:\n",
+        "            if True:\n",
+        PUSH,
+    ),
+    Guard(
+        "sync: a push that fails leaves what was recorded at the seal",
+        "engine/sync/push.py",
+        "            beginnings.leave(damaged)\n",
+        "            [self._bucket.store.medium.remove_sidecar(name) for name in damaged]\n",
+        PUSH,
+    ),
+    Guard(
+        "sync: a pull that fails leaves what was known here",
+        "engine/sync/pull.py",
+        "            beginnings.leave(sizes)\n",
+        "            [local.medium.remove_sidecar(name) for name in sizes]\n",
+        PULL,
+    ),
+    Guard(
+        "sync: what others would go on from stays, whoever brought it to the other side",
+        "engine/sync/link.py",
+        "        self._find_what_both_hold()\n",
+        "",
+        TAKE_OVER,
     ),
     Guard(
         "sync: a later owner is given way to",
@@ -2457,7 +2485,7 @@ GUARDS = [
     Guard(
         "sync: what was sent is read back",
         "engine/sync/push.py",
-        "        self._verify(manifest, missing)\n",
+        "        self._verify(manifest, missing, beginnings)\n",
         "",
         PUSH,
     ),
@@ -2471,8 +2499,8 @@ GUARDS = [
     Guard(
         "sync: a manifest comes after what it needs",
         "engine/sync/push.py",
-        "        check()\n        missing = self._missing(manifest)\n",
-        "        check()\n        self._seal(manifest)\n        missing = self._missing(manifest)\n",
+        "        check()\n        there = self._bucket.store.sidecars()\n",
+        "        check()\n        self._seal(manifest)\n        there = self._bucket.store.sidecars()\n",
         PUSH,
     ),
     Guard(

@@ -1,6 +1,6 @@
 """Which checkpoints came too late, from what manifests say of where generations began."""
 
-from holdfast.core.generations import Generations
+from holdfast.core.generations import Generations, Overruled
 from holdfast.core.manifest import CheckpointManifest
 
 
@@ -44,3 +44,17 @@ def test_what_has_no_generation_is_earlier_than_all() -> None:
 def test_the_last_32_are_remembered() -> None:
     told = Generations([(number, 10 * number) for number in range(1, 50)])
     assert told.known == tuple((number, 10 * number) for number in range(18, 50))
+
+
+def test_who_overrules_a_checkpoint() -> None:
+    """The fence that began a later generation is named also when it was pruned; who is given up says nothing."""
+    late = manifest(5, 1).model_copy(update={"abandons": [2]})
+    given_up = manifest(7, 2, (2, 4)).model_copy(update={"abandons": [3]})
+    newest = manifest(9, 3, (2, 4), (3, 9)).model_copy(update={"abandons": [7]})
+    manifests = [manifest(2, 1), manifest(3, 1), late, given_up, newest]
+    assert Overruled.told_by(manifests, {2, 3, 5, 7, 9}) == {5: 4, 7: 9}
+    assert Overruled.told_by([newest], {9}) == {7: 9}, "those that were not looked at are named too"
+
+
+def test_who_took_itself_back_is_overruled_by_itself() -> None:
+    assert Overruled.told_by([manifest(5, 1).model_copy(update={"abandons": [5]})], {5}) == {5: 5}

@@ -336,6 +336,23 @@ def test_a_sink_that_is_owed_the_sealed_epoch_cannot_be_left_out(
         refuse_removed(chosen, [], present)
 
 
+@pytest.mark.parametrize(
+    ("later", "refused"), [({}, False), ({"a": COMMITTED}, False), ({"a": PENDING}, True), (None, True)]
+)
+def test_a_sink_that_was_settled_since_may_be_left_out_of_a_way_back(
+    store: DurableCheckpointStore, later: dict[str, SinkCommitStatus] | None, refused: bool
+) -> None:
+    """Its epoch was shown, or given up by hand; then the pipeline went on, perhaps without it."""
+    chosen = seal(store, 4, {"a": token(4)}, sink_commit_statuses={"a": PENDING})
+    if later is not None:
+        seal(store, 5, {}, sink_commit_statuses=later)
+    if not refused:
+        assert settle(store, decision(chosen), {}).sinks == {}
+        return
+    with pytest.raises(PipelineError, match="'a' was removed from the pipeline"):
+        settle(store, decision(chosen), {})
+
+
 def test_every_sink_is_looked_at_before_one_may_be_left_out(store: DurableCheckpointStore) -> None:
     statuses = {"a": COMMITTED, "b": PENDING, "c": PENDING}
     chosen = seal(store, 4, {}, sink_commit_statuses=statuses)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.engine.fencing import take_over
 from holdfast.interfaces.opening import open_service
 from interfaces.chains import TIMELINE, Chain
 from interfaces.conftest import Run, writable
@@ -50,6 +51,33 @@ def test_verify_of_chosen_checkpoints(chain: Chain, path: Path, run: Run) -> Non
     assert run("verify", path, "nightly").code == 0
     assert run("verify", path, "--latest").code == 1
     assert run("verify", path, "--latest", "--json").json["damaged"] == [5]
+
+
+def test_what_no_start_goes_on_from_is_not_called_good(chain: Chain, path: Path, run: Run) -> None:
+    """Sound, and worth nothing: it was given up, or sealed by a writer that had been replaced before."""
+    store = chain.store
+    seen = chain.last
+    assert seen is not None
+    take_over(store, from_id=4)
+    fence = store.load_by_id(6)
+    assert fence is not None
+    took_over = fence.model_copy(update={"generation": 9, "began": [(9, 6)]})
+    store.amend(6, lambda _: took_over.stamped())
+    store.save(seen.model_copy(update={"checkpoint_id": 7, "generation": 3, "abandons": []}, deep=True))
+    store.save(took_over.model_copy(update={"checkpoint_id": 8, "kind": "checkpoint"}, deep=True))
+    told = "says that it was given up: no start goes on from it"
+    lines = run("verify", path, 4, 5, 7).out.splitlines()
+    assert lines[:3] == ["checkpoint 4: valid", "checkpoint 5: valid", f"  warning: checkpoint 8 {told}"]
+    assert lines[3:5] == ["checkpoint 7: valid", f"  warning: checkpoint 6 {told}"]
+    listed = run("list", path, "--json").json["checkpoints"]
+    assert {each["checkpoint_id"]: each["abandoned_by"] for each in listed if each["checkpoint_id"] > 3} == {
+        4: None,
+        5: 8,
+        6: None,
+        7: 6,
+        8: None,
+    }
+    assert run("health", path, "--json").json["fallbacks"] == [6, 4, 3, 2]
 
 
 def test_verify_counts_the_bytes_it_will_read(chain: Chain, path: Path) -> None:

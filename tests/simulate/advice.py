@@ -23,8 +23,8 @@ from simulate.machine_advice import follow_machines
 from simulate.machines import Machines
 from simulate.worlds import NAMES, SimulatedWorld
 
-PATIENCE = 6
-"""How many refusals, each followed, may come before a start goes on."""
+PATIENCE = 8
+"""How many refusals, each followed, may come before a start goes on: two for each of three sinks, and others."""
 
 
 def follow(world: SimulatedWorld, error: HoldfastError, options: StartOptions) -> StartOptions | None:

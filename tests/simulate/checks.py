@@ -84,8 +84,8 @@ class Judge:
             return
         if process.simulated.has_copies:
             return  # The other copy may have gone back, and the ledgers tell.
-        if any(other.life.fenced for other in process.site.words):
-            return  # What a person said is sealed already, and what follows from it is the next start's as well.
+        if any(other is not process for other in process.site.words):
+            return  # What a person said may be sealed already: then what follows from it is the next start's as well.
         decided = process.promised()
         self.demand(
             ROWS,

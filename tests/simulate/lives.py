@@ -7,6 +7,7 @@ from engine.worlds import records
 from holdfast.core.contracts import OnForeign
 from holdfast.engine.startup import StartOptions
 from holdfast.errors import Fenced, HoldfastError, NoValidCheckpoint
+from holdfast.interfaces.inspection import abandoned_by
 from holdfast.testing import SimulatedCrash
 from simulate import checks
 from simulate.advice import PATIENCE, follow
@@ -223,7 +224,7 @@ class Life(Takeovers):
             return  # It is another machine's turn, or the bucket knows more than what is left here.
         store = world.site.store()
         manifests = list(store.manifests())
-        given_up = set(manifests[-1].abandons) if manifests else set()
+        given_up = abandoned_by({manifest.checkpoint_id: manifest for manifest in manifests})
         choice = [
             manifest
             for manifest in manifests
@@ -263,12 +264,13 @@ class Life(Takeovers):
                     return  # It is valid, but a later way back has been there since, and that is said.
                 if checker == checks.VALID and "cannot be used: it was given up" in str(process):
                     return  # Only the targets know that, and they were asked.
-                wanted = options.from_id if checker == checks.VALID else None
+                wanted, inside = options.from_id if checker == checks.VALID else None, world.sinks
                 advised = self._followed(world, process, replace(options, from_id=None) if wanted else options)
                 if advised is None:
                     self.judge.demand(checker, False, f"nobody can follow this: {said[-1]}")
                     return
-                options = replace(advised, from_id=wanted) if wanted else advised
+                decided = "go on from that with a plain start" in str(process) and world.sinks == inside
+                options = replace(advised, from_id=wanted) if wanted and not decided else advised
             self.judge.demand(checker, False, "no end of it: " + " | ".join(said))
         finally:
             self.running = aside

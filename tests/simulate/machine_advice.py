@@ -35,7 +35,7 @@ def follow_machines(world: Machines, error: HoldfastError, options: StartOptions
     if isinstance(error, ForeignTimeline) and options.from_id is not None:
         return replace(options, from_id=None)  # It leads into another life of the pipeline.
     if isinstance(error, ForeignTimeline):
-        return _as_the_bucket_says(world, options)
+        return _as_the_bucket_says(world, text, options)
     if isinstance(error, CorruptCheckpoint) and "look at it" in text:
         _look_at_document(world)
         return options
@@ -68,10 +68,12 @@ def _apart(world: Machines, options: StartOptions) -> StartOptions:
     return options
 
 
-def _as_the_bucket_says(world: Machines, options: StartOptions) -> StartOptions:
+def _as_the_bucket_says(world: Machines, text: str, options: StartOptions) -> StartOptions:
     """Write behind the rows of another timeline, unless it is this machine that is of another life."""
     owner = world.fleet.bucket.store().medium.read_document(OWNER)
     newest = next(reversed(list(world.site.store().manifests())), None)
+    if "only adopt is possible" in text and options.on_foreign == OnForeign.APPEND and "with --fresh" in text:
+        return replace(options, fresh=True)
     if options.fresh or owner is None or newest is None or str(newest.timeline).encode() in owner.data:
         return replace(options, on_foreign=OnForeign.APPEND)
     world.take_disk(world.current, kept=False)

@@ -175,6 +175,22 @@ def test_a_bucket_of_another_pipeline_is_refused_before_anything_is_written(flee
     assert fleet.written() == before
 
 
+def test_without_an_owner_the_checkpoints_say_whose_a_bucket_is(fleet: Fleet, machine: Machine) -> None:
+    """The document was taken away because it made no sense; another life of the pipeline must not move in."""
+    machine.push()
+    fleet.objects.delete(f"{PREFIX}/owner.json")
+    before = fleet.written()
+    elsewhere = Fleet(fleet.base / "other")
+    stranger = elsewhere.machine()
+    stranger.run()
+    elsewhere.objects = fleet.objects
+    with pytest.raises(InvalidRequest, match=r"has no owner.json, but holds checkpoints of timeline .*use another"):
+        stranger.push()
+    assert fleet.written() == before
+    machine.push()
+    assert machine.link().lock.read().owner is not None
+
+
 def test_a_bucket_that_another_machine_took_over_is_refused_before_anything_is_written(
     fleet: Fleet, machine: Machine
 ) -> None:

@@ -16,6 +16,8 @@ from holdfast import Fenced, SinkError, TransientStoreError
 from holdfast.core.contracts import CommitOutcome, EpochRef, Guarantee, Prepared, Rows, Token
 from holdfast.core.names import manifest_name
 from holdfast.engine.events import StepStarted
+from holdfast.engine.sync.notes import keeping_copied
+from holdfast.engine.upstream import oldest_fall_back
 from holdfast.testing import RecordingSink, ScriptedEpoch, SimulatedCrash
 from sync.machines import Fleet, Machine, SyncedProcess, running
 
@@ -240,6 +242,29 @@ def test_going_back_and_forth_between_machines_keeps_every_row(fleet: Fleet) -> 
         process.delivery.close()
     machines[-1].run()
     assert fleet.right()
+
+
+def test_what_others_would_go_on_from_stays_after_one_more_start(fleet: Fleet) -> None:
+    """It was brought here, not pushed from here; what follows it upstream is kept for as long as it stays."""
+    first = fleet.machine(standby=True)
+    with running(first) as process:
+        process.next_epoch()
+        base = first.push().epoch
+    second = fleet.machine(standby=True)
+    with running(second):
+        pass
+    with running(second) as again:
+        again.next_epoch()
+        again.next_epoch()
+        again.sync._link.local.store.prune(1)
+        newest = second.newest()
+        oldest = oldest_fall_back(again.store, newest)
+        assert oldest is not None
+        assert oldest.epoch == base
+    store = second.store()
+    with keeping_copied(store):
+        store.prune(1)
+    assert base in [manifest.epoch for manifest in store.manifests()], "nor does a prune by hand take it"
 
 
 def test_a_start_that_died_between_taking_the_bucket_and_its_fence_can_be_repeated(tmp_path: Path) -> None:

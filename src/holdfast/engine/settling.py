@@ -4,7 +4,7 @@ Pure: from what the store holds and what the ledgers say come the epochs to comm
 reason to refuse. The same is asked of the ledgers before the fence and carried out by them after it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from holdfast.core.contracts import LedgerState, Token
@@ -73,12 +73,25 @@ class Settler:
         chosen = decision.chosen
         self._tokens = (sealed_tokens(store, chosen) or {}) if chosen else {}
 
+    def _settled_since(self, name: str) -> bool:
+        """Whether what came after the checkpoint that we go back to shows that the sink is owed nothing any more.
+
+        It says so, or went on without the sink, which it could do for no other reason.
+        """
+        chosen, settled = self._decision.chosen, (None, SinkCommitStatus.COMMITTED)
+        assert chosen is not None
+        return any(
+            later.sink_commit_statuses.get(name) in settled
+            for later in self._store.manifests()
+            if later.checkpoint_id > chosen.checkpoint_id and later.timeline == chosen.timeline
+        )
+
     def settle(self, ledgers: Mapping[str, LedgerState]) -> Settling:
         """Return what to do, or raise why the pipeline cannot go on. Changes nothing."""
         replay = find_replay(self._store, self._decision, ledgers, self._elsewhere)
         chosen = self._decision.chosen
         if chosen is not None:
-            refuse_removed(chosen, replay.epochs, ledgers.keys())
+            refuse_removed(chosen, replay.epochs, ledgers.keys(), self._settled_since)
         settled = {name: self._settlement(name, ledger, replay) for name, ledger in ledgers.items()}
         for name, settlement in settled.items():
             self._refuse_other_branch(name, settlement.reached)
@@ -193,15 +206,21 @@ def _with_commit(name: str, before: Settlement, token: Token) -> Settlement:
     return replace(before, commits=(*before.commits, token), report=f"committed epoch {token.epoch}")
 
 
-def refuse_removed(chosen: CheckpointManifest, replays: Iterable[RecordedEpoch], sinks: Iterable[str]) -> None:
+def refuse_removed(
+    chosen: CheckpointManifest,
+    replays: Iterable[RecordedEpoch],
+    sinks: Iterable[str],
+    settled_since: Callable[[str], bool] = lambda name: False,
+) -> None:
     """Refuse to go on without a sink that is owed an epoch."""
     present = set(sinks)
     for name, status in chosen.sink_commit_statuses.items():
-        if name not in present and status != SinkCommitStatus.COMMITTED:
+        if name not in present and status != SinkCommitStatus.COMMITTED and not settled_since(name):
             raise PipelineError(
                 f"sink '{name}' was removed from the pipeline, but epoch {chosen.epoch} is sealed and not known "
                 f"to be shown there ({status}). Start once with the sink, or give the epoch up with "
-                f"'holdfast resolve --sink {name} --epoch {chosen.epoch} --discard'"
+                f"'holdfast resolve --sink {name} --epoch {chosen.epoch} --discard', and go on from that with a "
+                "plain start"
             )
     for record in replays:
         for name in sorted(record.owed - present):

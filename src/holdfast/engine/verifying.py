@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from holdfast.clock import Clock
+from holdfast.core.generations import Overruled
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.sidecar import StateFile
 from holdfast.core.validation import ValidationResult
@@ -126,11 +127,10 @@ class BackgroundVerification:
 
     def _candidates(self, accepts: Accepts, below: int | None) -> Iterator[tuple[int, CheckpointManifest | None]]:
         """Yield what recovery would look at, newest first, with its manifest if that can be read."""
-        abandoned: set[int] = set()
         ids = self._store.list_ids()
-        every = set(ids)
+        overruled = Overruled(set(ids))
         for id in reversed(ids):
-            if id in abandoned:
+            if overruled.by(id) is not None:
                 continue
             try:
                 manifest = self._store.load_by_id(id)
@@ -138,9 +138,8 @@ class BackgroundVerification:
                 if below is None or id < below:
                     yield id, None
                 continue
-            if manifest is None:
+            if manifest is None or overruled.take_in(manifest) is not None:
                 continue
-            abandoned.update(manifest.gives_up(every))
             if (below is None or id < below) and manifest.epoch > 0 and accepts(manifest):
                 yield id, manifest
 

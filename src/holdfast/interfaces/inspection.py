@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from holdfast.core.entries import ConnectorCheckpoint, OperatorCheckpoint
+from holdfast.core.generations import Overruled
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.names import sidecar_id_of
 from holdfast.core.sidecar import PROGRESS_OPERATOR, StateCatalog, StateFile
@@ -36,13 +37,9 @@ class Surroundings:
 
 
 def abandoned_by(loaded: Mapping[int, Loaded]) -> dict[int, int]:
-    """Return for every abandoned id the newest manifest that says so."""
-    return {
-        id: manifest.checkpoint_id
-        for manifest in loaded.values()
-        if isinstance(manifest, CheckpointManifest)
-        for id in (*manifest.abandons, *manifest.gives_up(loaded.keys()))
-    }
+    """Return for every id that no start goes on from, sound or not, the checkpoint that says so."""
+    manifests = [loaded[id] for id in sorted(loaded)]
+    return Overruled.told_by((m for m in manifests if isinstance(m, CheckpointManifest)), loaded.keys())
 
 
 def judge(loaded: Loaded, sidecar_sizes: Mapping[str, int]) -> tuple[Standing, str | None]:

@@ -259,16 +259,20 @@ class CheckpointService:
             read += bytes_read
             on_bytes(bytes_read)
 
-        verdicts = tuple(self._verdict(id, count) for id in ids)
+        newest = self.store.list_ids()[-1:]
+        given_up = inspection.abandoned_by(self._load(sorted({*ids, *newest})))
+        verdicts = tuple(self._verdict(id, given_up.get(id), count) for id in ids)
         return Verification(self.store.describe(), verdicts, read, self._clock.monotonic() - start)
 
-    def _verdict(self, checkpoint_id: int, on_bytes: ByteProgress) -> Verdict:
+    def _verdict(self, checkpoint_id: int, given_up_by: int | None, on_bytes: ByteProgress) -> Verdict:
         loaded = self._load_one(checkpoint_id)
         if isinstance(loaded, CheckpointManifest) and inspection.is_start(loaded):
             return Verdict(checkpoint_id, "start")
         result = self.store.validate_checkpoint(checkpoint_id, on_bytes)
         problems = tuple(failure.message for failure in result.failures)
         warnings = tuple(issue.message for issue in result.issues if issue not in result.failures)
+        if given_up_by is not None:
+            warnings += (f"checkpoint {given_up_by} says that it was given up: no start goes on from it",)
         return Verdict(checkpoint_id, "valid" if result.valid else "damaged", problems, warnings)
 
     def preview_recovery(self) -> RecoveryPreview:
@@ -392,7 +396,7 @@ class CheckpointService:
     def _refuse_worthless(self, manifest: CheckpointManifest, on_bytes: ByteProgress | None) -> None:
         standing, problem = inspection.judge(manifest, self.store.sidecars())
         if standing is Standing.VALID and on_bytes is not None:
-            verdict = self._verdict(manifest.checkpoint_id, on_bytes)
+            verdict = self._verdict(manifest.checkpoint_id, None, on_bytes)
             problem = "; ".join(verdict.problems)
         if problem:
             raise CorruptCheckpoint(f"checkpoint {manifest.checkpoint_id} cannot be a savepoint: {problem}")

@@ -90,7 +90,7 @@ class StoreLook:
 
     def damaged_ids(self) -> list[int]:
         """Return which are known to be damaged, except those that were given up and only wait to be pruned."""
-        given_up = self.newest.gives_up(self.loaded.keys()) if self.newest else set()
+        given_up = inspection.abandoned_by(self.loaded)
         found = self.found_damaged()
         return [
             id
@@ -116,7 +116,7 @@ class StoreLook:
     def choice(self) -> Choice:
         """Return what a start would choose, as far as can be told without reading state."""
         skipped: list[Skipped] = []
-        abandoned: dict[int, int] = {}
+        abandoned = inspection.abandoned_by(self.loaded)
         for id, loaded in self.loaded.items():
             if isinstance(loaded, UnsupportedVersion):
                 return Choice(None, tuple(skipped), str(loaded), refused=True)
@@ -125,8 +125,6 @@ class StoreLook:
                 assert isinstance(loaded, CheckpointManifest)
                 return Choice(loaded, tuple(skipped))
             skipped.append(Skipped(id, problem))
-            if isinstance(loaded, CheckpointManifest):
-                abandoned = dict.fromkeys(loaded.gives_up(self.loaded.keys()), id) | abandoned
         return self._last_resort(tuple(skipped))
 
     def _problem(self, id: int, loaded: Loaded) -> str | None:
@@ -148,7 +146,7 @@ class StoreLook:
 
     def fallbacks(self, chosen: CheckpointManifest) -> list[CheckpointManifest]:
         """Return what recovery could still choose if `chosen` did not hold, newest first."""
-        given_up = chosen.gives_up(self.loaded.keys()) | self.found_damaged().keys()
+        given_up = inspection.abandoned_by(self.loaded).keys() | self.found_damaged().keys()
         return [
             manifest
             for manifest in self.manifests()

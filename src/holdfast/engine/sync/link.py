@@ -10,7 +10,7 @@ from holdfast.core.manifest import CheckpointManifest
 from holdfast.engine.events import Observer, SyncPulled
 from holdfast.engine.startup import StartOptions
 from holdfast.engine.sync.catalogue import Catalogue
-from holdfast.engine.sync.copying import readable
+from holdfast.engine.sync.copying import is_same, readable
 from holdfast.engine.sync.notes import SyncNotes
 from holdfast.engine.sync.owner import OwnerLock, Ownership
 from holdfast.engine.sync.pull import Pulled, Puller
@@ -79,7 +79,7 @@ class SyncLink:
         self.puller = Puller(bucket, local, self.catalogue, clock)
         self.retention = BucketRetention(bucket, settings, self.catalogue, clock)
 
-        self.copied_id = self.notes.pushed_id
+        self.copied_id = self.notes.copied_id
         """The newest checkpoint that both sides are known to hold."""
 
     def standing(self, ownership: Ownership) -> Standing:
@@ -111,6 +111,16 @@ class SyncLink:
             self._observer.on_event(SyncPulled(str(pulled.uuid), pulled.bytes, pulled.objects, pulled.seconds))
         return pulled
 
+    def _find_what_both_hold(self) -> None:
+        """Look which checkpoint others would go on from: notes may not say it, or one that the bucket lost since."""
+        for manifest in reversed(self.catalogue.look()):
+            if manifest.epoch > 0 and self.catalogue.is_whole(manifest):
+                here = readable(self.local.store, manifest.checkpoint_id)
+                if here is not None and is_same(here, manifest):
+                    self.copied_id = manifest.checkpoint_id
+                    self.notes.copied(manifest.checkpoint_id)
+                return
+
     # start
 
     def go_on(self, options: StartOptions) -> tuple[StartOptions, Ownership]:
@@ -131,6 +141,7 @@ class SyncLink:
             options = replace(options, from_id=self._id_of(wish))
         elif not self._has_checkpoint():
             self._begin_elsewhere(None)
+        self._find_what_both_hold()
         return replace(options, moved=self._was_staged_elsewhere(ownership)), ownership
 
     def _was_staged_elsewhere(self, ownership: Ownership) -> bool:

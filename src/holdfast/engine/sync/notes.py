@@ -9,16 +9,16 @@ from holdfast.engine.sync.push import Copied
 from holdfast.stores.store import DurableCheckpointStore
 
 NOTES = "sync.json"
-_REPLICA, _OWNED, _OWNED_SINCE, _HONOURED = "replica", "owned", "owned_since", "honoured"
+_REPLICA, _OWNED, _OWNED_SINCE, _HONOURED, _COPIED = "replica", "owned", "owned_since", "honoured", "copied"
 PUSH, FAILURE = "push", "failure"
 
 
 def keeping_copied(store: DurableCheckpointStore) -> contextlib.AbstractContextManager[None]:
-    """Prune nothing of the checkpoint that was copied last: sources keep for another machine what follows it.
+    """Prune nothing of the last checkpoint that the bucket has too: sources keep for others what follows it.
 
     The process that runs the pipeline holds it; whoever else prunes the store has to know of it too.
     """
-    copied = SyncNotes(store).pushed_id
+    copied = SyncNotes(store).copied_id
     return contextlib.nullcontext() if copied is None else store.held(copied)
 
 
@@ -72,10 +72,16 @@ class SyncNotes:
         self._document.change(lambda value: {**value, _HONOURED: wish})
 
     @property
-    def pushed_id(self) -> int | None:
-        """The id of the last checkpoint that was copied."""
-        push = self.read().get(PUSH)
-        return None if push is None else int(push["checkpoint_id"])
+    def copied_id(self) -> int | None:
+        """The id of the last checkpoint that is known to be whole on both sides, whoever brought it to the other."""
+        notes = self.read()
+        id = notes.get(_COPIED, notes.get(PUSH, {}).get("checkpoint_id"))
+        return None if id is None else int(id)
+
+    def copied(self, checkpoint_id: int) -> None:
+        """Note that both sides hold a checkpoint."""
+        if self.copied_id != checkpoint_id:
+            self._document.change(lambda value: {**value, _COPIED: checkpoint_id})
 
     def pushed(self, copied: Copied, at_ms: int) -> None:
         """Note a copy; the failure before it is history."""
@@ -88,7 +94,8 @@ class SyncNotes:
             "bytes": copied.bytes,
             "seconds": round(copied.seconds, 3),
         }
-        self._document.change(lambda value: {k: v for k, v in value.items() if k != FAILURE} | {PUSH: entry})
+        told = {PUSH: entry, _COPIED: copied.checkpoint_id}
+        self._document.change(lambda value: {k: v for k, v in value.items() if k != FAILURE} | told)
 
     def succeeded(self) -> None:
         """Forget the failure before."""

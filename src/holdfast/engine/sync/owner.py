@@ -11,6 +11,7 @@ from uuid import UUID
 
 from holdfast.clock import Clock, utc_from_ms
 from holdfast.core.manifest import CheckpointManifest
+from holdfast.engine.sync.copying import readable
 from holdfast.engine.sync.documents import Document, Documents
 from holdfast.errors import CorruptCheckpoint, Fenced, InvalidRequest
 from holdfast.stores.medium import VersionChanged
@@ -81,12 +82,20 @@ class OwnerLock:
     def refuse_other_timeline(self, ownership: Ownership, timeline: UUID | None) -> None:
         """Refuse a bucket in which another pipeline, or another life of this one, keeps checkpoints."""
         owner = ownership.owner
-        if owner is None or owner.timeline == timeline or not self._bucket.list_ids():
-            return  # An owner without checkpoints has nothing to lose: it died before its first one.
+        if owner is not None:
+            # An owner without checkpoints has nothing to lose: it died before its first one.
+            if owner.timeline == timeline or not self._bucket.list_ids():
+                return
+            whose = f"belongs to pipeline '{owner.pipeline}' (timeline {owner.timeline})"
+        else:
+            found = (readable(self._bucket, id) for id in reversed(self._bucket.list_ids()))
+            newest = next((manifest for manifest in found if manifest is not None), None)
+            if newest is None or newest.timeline == timeline:
+                return
+            whose = f"has no {OWNER}, but holds checkpoints of timeline {newest.timeline}"
         raise InvalidRequest(
-            f"{self._bucket.describe()} belongs to pipeline '{owner.pipeline}' (timeline {owner.timeline}); nothing "
-            f"of pipeline '{self._pipeline}' (timeline {timeline}) is written there: use another bucket or prefix, "
-            "or, to go on from what is there, begin with an empty store"
+            f"{self._bucket.describe()} {whose}; nothing of pipeline '{self._pipeline}' (timeline {timeline}) is "
+            "written there: use another bucket or prefix, or, to go on from what is there, begin with an empty store"
         )
 
     def take(self, ownership: Ownership, timeline: UUID, generation: int) -> Ownership:
