@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from engine.worlds import flipped
-from holdfast import CheckpointNotFound, TransientStoreError
+from holdfast import CheckpointManifest, CheckpointNotFound, CorruptCheckpoint, TransientStoreError
 from holdfast.clock import new_uuid
 from holdfast.core.names import manifest_name
 from holdfast.testing import InterceptedObjects, SimulatedCrash
+from stores.builders import manifest
 from sync.machines import PREFIX, Fleet, Machine
 
 
@@ -147,6 +149,33 @@ def test_a_damaged_copy_leaves_what_was_known_of_the_epoch(fleet: Fleet, first: 
     fleet.objects.upload(key, [flipped(stored.data, 40)])  # Within the progress.
     second.link().follow()
     assert medium.read_sidecar(newest.sidecar, 0, medium.sidecars()[newest.sidecar]) == known
+
+
+CHOICES = {
+    "the newest": ([(1, 1, []), (2, 2, [])], (), 2),
+    "not the start of a timeline": ([(1, 1, []), (2, 0, [])], (), 1),
+    "not what was given up": ([(1, 1, []), (2, 2, []), (3, 1, [2])], (3,), 1),
+    "not what gave itself up": ([(1, 1, []), (2, 2, [2])], (), 1),
+    "what only one gave up that was given up": ([(1, 1, []), (2, 2, []), (3, 3, [2]), (4, 4, [3])], (4,), 2),
+    "nothing, when all are damaged": ([(1, 1, []), (2, 2, [])], (1, 2), None),
+}
+
+
+@pytest.mark.parametrize("what", CHOICES)
+def test_what_is_brought(fleet: Fleet, what: str) -> None:
+    """Checkpoints by id, epoch and what they give up; which turn out damaged; which one is begun from."""
+    sealed, damaged, expected = CHOICES[what]
+    machine, bucket = fleet.machine(), fleet.bucket()
+    for id, epoch, abandons in sealed:
+        bucket.store.save(manifest(id, epoch, timeline=UUID(int=1), generation=1, abandons=abandons))
+
+    def bring(each: CheckpointManifest) -> None:
+        if each.checkpoint_id in damaged:
+            raise CorruptCheckpoint("one bit is not as it was")
+
+    choice = machine.puller(bucket)._choose(None, bring)
+    assert (choice.base and choice.base.checkpoint_id) == expected
+    assert {id for id, _ in choice.skipped} == set(damaged)
 
 
 def test_storage_that_does_not_answer_is_never_an_empty_bucket(fleet: Fleet, first: Machine) -> None:

@@ -82,6 +82,21 @@ def test_then_the_read_bucket_with_a_timeline_of_its_own(fleet: Fleet, tmp_path:
     assert [row["id"] for row in shown["a"]] == [5, 6, 7, 8], "what came before the fork is production's output"
 
 
+@pytest.mark.parametrize("seeded", [True, False])
+def test_the_read_bucket_counts_where_a_checkpoint_must_be_found(fleet: Fleet, tmp_path: Path, seeded: bool) -> None:
+    seed = Fleet(tmp_path / "seed")
+    if seeded:
+        pushed(seed)
+    machine = fleet.machine(read_bucket="s3://seed/shop", fail_if_no_checkpoint=True)
+    machine.seed = seed.bucket()
+    if seeded:
+        with running(machine) as process:
+            assert process.started.epoch == 2
+        return
+    with pytest.raises(PipelineError, match=r"there is no checkpoint in .*, nor in .*, and fail_if_no_checkpoint is"):
+        machine.run()
+
+
 def test_the_bucket_is_preferred_to_the_read_bucket(fleet: Fleet, tmp_path: Path) -> None:
     first = pushed(fleet)
     seed = Fleet(tmp_path / "seed")

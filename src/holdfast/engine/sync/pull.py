@@ -10,6 +10,7 @@ from uuid import UUID
 
 from holdfast.clock import Clock, new_uuid
 from holdfast.core.dependencies import CheckpointDependencies
+from holdfast.core.generations import Overruled
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.core.progress import ProgressRecord
 from holdfast.core.sidecar import PROGRESS_OPERATOR
@@ -109,10 +110,11 @@ class Puller:
 
     def _choose(self, wanted: UUID | None, bring: Callable[[CheckpointManifest], None]) -> _Choice:
         """Go from the newest to the oldest until one could be brought; later ones are decisions without state."""
-        choice, abandoned = _Choice(), set[int]()
-        for manifest in reversed(self._catalogue.look()):
-            chosen = manifest.uuid == wanted if wanted else self._can_be_brought(manifest, abandoned)
-            if chosen:
+        choice, found = _Choice(), self._catalogue.look()
+        overruled = Overruled(set(self._catalogue.listed))
+        for manifest in reversed(found):
+            given_up = overruled.take_in(manifest) is not None
+            if manifest.uuid == wanted if wanted else not given_up and self._can_be_brought(manifest):
                 try:
                     bring(manifest)
                     choice.base = manifest
@@ -122,18 +124,14 @@ class Puller:
                         raise
                     choice.skipped.append((manifest.checkpoint_id, str(error)))
             choice.later.append(manifest)
-            if manifest.checkpoint_id not in abandoned:
-                abandoned |= manifest.gives_up(set(self._catalogue.listed))
         if tuple(self._bucket.store.list_ids()[-1:]) != self._catalogue.listed[-1:]:
             raise Vanished(f"{self._bucket} was written to meanwhile")
         if wanted:
             raise CheckpointNotFound(str(wanted), f"{self._bucket} does not hold it")
         return choice
 
-    def _can_be_brought(self, manifest: CheckpointManifest, abandoned: set[int]) -> bool:
-        if manifest.epoch == 0 or manifest.checkpoint_id in abandoned:
-            return False
-        return self._is_here(manifest) or self._catalogue.is_whole(manifest)
+    def _can_be_brought(self, manifest: CheckpointManifest) -> bool:
+        return manifest.epoch > 0 and (self._is_here(manifest) or self._catalogue.is_whole(manifest))
 
     def _is_here(self, manifest: CheckpointManifest) -> bool:
         here = readable(self._local.store, manifest.checkpoint_id)
