@@ -104,6 +104,11 @@ simulate: $(INSTALLED) ## random histories without Spark, judged after each step
 	PYTHONPATH=tests $(PY) tests/simulate/run.py --histories $(or $(HISTORIES),10000) --seed $(or $(SEED),1) \
 	  --steps $(or $(STEPS),50) $(if $(SECONDS),--seconds $(SECONDS))
 
+.PHONY: fuzz
+fuzz: java $(ARCHIVE) ## random pipelines, disturbed, against plain Spark (PIPELINES=200 SEED=1 SECONDS=3600 PROCESSES=2)
+	$(PY) tests/fuzz/fuzz_run.py --pipelines $(or $(PIPELINES),200) --seconds $(or $(SECONDS),3600) \
+	  --processes $(or $(PROCESSES),2) $(if $(SEED),--seed $(SEED))
+
 .PHONY: guards
 guards: $(INSTALLED) ## remove one guard at a time in a copy and show which test notices
 	$(PY) scripts/remove_guards.py
