@@ -2813,6 +2813,13 @@ GUARDS = [
         (f"{SINK_NUMBERS}::test_what_spark_refuses_for_one_sink_is_refused_for_several",),
     ),
     Guard(
+        "two columns of one name are refused",
+        "spark/building.py",
+        "    _check_columns(frame, output)\n",
+        "",
+        ("tests/spark/test_spelled_names.py::test_two_columns_of_one_name_are_refused",),
+    ),
+    Guard(
         "only what is made row by row is fanned out",
         "spark/fan_out.py",
         "boolean can = expression.deterministic() && !timed",

@@ -107,6 +107,8 @@ class Stream:
     keyed: bool = False
     """It has one row of a key in an epoch."""
     free: bool = False
+    sources: frozenset[str] = frozenset()
+    """Which it is made of."""
 
 
 def draw(seed: int) -> Case:
@@ -121,6 +123,10 @@ class _Drawing:
         self._mode = "update" if self._chance(0.25) else "append"
         self._state = "memory" if self._chance(0.35) else "rocksdb"
         self._enabled = {name for name in _OPERATORS if self._chance(0.6)}
+        if not self._enabled & set(STATEFUL):
+            self._enabled.add(self._random.choice(STATEFUL))
+        if self._mode == "update":
+            self._enabled |= {"total"} if self._chance(0.7) else {"state in pandas"}
         self._views: list[View] = []
         self._streams: dict[str, Stream] = {}
 
@@ -129,12 +135,20 @@ class _Drawing:
 
     def case(self) -> Case:
         sources = self._sources()
-        for _ in range(self._random.choices((1, 2, 3, 4, 5), (3, 5, 5, 4, 2))[0]):
+        for _ in range(self._random.choices((1, 2, 3, 4, 5, 6), (1, 3, 5, 5, 4, 3))[0]):
             self._grow()
         hand = Hand(self._random, real=self._chance(0.1))
         sinks = self._sinks(real=hand.real)
         case = used(
-            Case(sources, tuple(self._views), sinks, (), self._mode, self._state, self._settings(), self._options())
+            Case(
+                sources,
+                tuple(self._views),
+                sinks,
+                mode=self._mode,
+                state=self._state,
+                settings=self._settings(sources),
+                options=self._options(),
+            )
         )
         stateless = not any(self._streams[view.name].stateful for view in case.views)
         return draw_lives(case, hand, stateless=stateless)
@@ -142,7 +156,9 @@ class _Drawing:
     # sources
 
     def _sources(self) -> tuple[Source, ...]:
-        names = self._random.sample(_NAMES, self._random.choices((1, 2, 3), (5, 4, 1))[0])
+        names = self._random.sample(_NAMES, self._random.choices((1, 2, 3), (5, 5, 2))[0])
+        if len(names) > 1:
+            self._enabled |= {"join"} if self._mode == "append" and self._chance(0.7) else {"union"}
         odd = self._odd_rows()
         made = []
         for name in names:
@@ -155,8 +171,9 @@ class _Drawing:
             files = tuple(self._file(number, odd) for number in range(self._random.randint(3, 7)))
             made.append(Source(name, files, delay, spelled))
             if spelled == ("k", "v", "x", "ts"):
-                self._streams[name] = Stream(name, delay is not None)
+                self._streams[name] = Stream(name, delay is not None, sources=frozenset({name}))
             else:
+                self._streams[name] = Stream(name, delay is not None, plain=False, sources=frozenset({name}))
                 self._add("columns", (name,), spelled, Stream("", delay is not None))
         return tuple(made)
 
@@ -205,7 +222,8 @@ class _Drawing:
         name = self._random.choice((f"v{number}", f"View{number}", f"V_{number}"))
         spelled = tuple(self._respelled(each) for each in over)
         self._views.append(View(name, operator, spelled, details))
-        self._streams[name] = replace(stream, name=name)
+        sources = frozenset().union(*(self._streams[each].sources for each in over))
+        self._streams[name] = replace(stream, name=name, sources=sources)
 
     def _respelled(self, name: str) -> str:
         """Return a name in capitals now and then: for Spark, it is the same."""
@@ -222,7 +240,8 @@ class _Drawing:
         if operator not in ("union", "join"):
             self._add(operator, (one.name,), details, result)
             return
-        other = one if self._chance(0.3) else self._pick(self._inputs(operator))
+        others = [stream for stream in self._inputs(operator) if stream.sources != one.sources]
+        other = one if not others or self._chance(0.2) else self._pick(others)
         outer = operator == "join" and details[0] == "FULL"
         timed = one.timed and other.timed and not outer
         self._add(
@@ -301,10 +320,10 @@ class _Drawing:
 
     def _sinks(self, *, real: bool) -> tuple[Sink, ...]:
         """Choose what is shown, mostly what nothing else follows, and where."""
-        last = list(self._streams)[-3:]
-        outputs = list(
-            dict.fromkeys(self._random.choices(last, range(1, len(last) + 1), k=self._random.randint(1, 3)))
-        )
+        made = [view.name for view in self._views if view.operator != "columns"]
+        last = made[-4:] if made and not self._chance(0.15) else list(self._streams)[-4:]
+        count = self._random.randint(1, 4)
+        outputs = list(dict.fromkeys(self._random.choices(last, range(1, len(last) + 1), k=count)))
         count = max(len(outputs), self._random.choices((1, 2, 3, 4, 5), (3, 5, 3, 2, 1))[0])
         takes = outputs + self._random.choices(outputs, k=count - len(outputs))
         return tuple(self._sink(number, name, real) for number, name in enumerate(takes))
@@ -323,10 +342,12 @@ class _Drawing:
 
     # settings
 
-    def _settings(self) -> Pairs:
+    def _settings(self, sources: tuple[Source, ...]) -> Pairs:
         if self._chance(0.4):
             return ()
         names = self._random.sample(list(_SETTINGS), self._random.randint(1, 3))
+        if any(source.delay for source in sources) and not self._bold:  # Spark has no watermarks without a zone.
+            names = [name for name in names if name != "spark.sql.timestampType"]
         return tuple((name, self._random.choice(_SETTINGS[name])) for name in sorted(names))
 
     def _options(self) -> Pairs:

@@ -79,6 +79,7 @@ def undisturbed(case: Case, base: Path, spark: SparkSession) -> Undisturbed:
     session = prepared(case, spark)
     session.conf.set("spark.sql.shuffle.partitions", "2")
     session.conf.set("spark.sql.streaming.stateStore.providerClass", _STATE_STORES[case.state])
+    session._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
     found = Undisturbed({output: [] for output in case.outputs})
     try:
         frames = _frames(case, base, session)
@@ -144,14 +145,10 @@ def _united(frames: list[DataFrame]) -> DataFrame:
 
 
 def _branches(frames: list[DataFrame]) -> Iterator[DataFrame]:
-    for place, frame in enumerate(frames):
+    """Columns go by their places: two may have one name."""
+    numbered = [frame.toDF(*[f"c{number}" for number in range(len(frame.columns))]) for frame in frames]
+    for place, frame in enumerate(numbered):
         structs = [
-            F.struct(*[F.col(_quoted(name)) for name in frame.columns]) if other is frame
-            else F.lit(None).cast(other.schema)
-            for other in frames
-        ]  # fmt: skip
+            F.struct(*frame.columns) if other is frame else F.lit(None).cast(other.schema) for other in numbered
+        ]
         yield frame.select(F.lit(place), *structs).toDF("place", *[f"o{number}" for number in range(len(frames))])
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -12,6 +12,7 @@ from holdfast import open_store, sinks, sources, tables
 from holdfast.errors import PipelineDefinitionError
 from holdfast.spark.definition import Definition
 from holdfast.spark.pipeline import Pipeline
+from holdfast.testing import RecordedTarget, RecordingSink
 from spark.orders import ROWS_PER_FILE, SCHEMA, write_orders
 
 
@@ -53,6 +54,41 @@ def made(base: Path, spark: SparkSession, orders: str, payments: str, views: tup
     pipeline.sink("both", both.upper(), sinks.sqlite(str(base / "app.db"), table="both_of_them"))
     pipeline.sink("paid", paid.upper(), sinks.sqlite(str(base / "app.db"), table="paid"))
     return pipeline
+
+
+ODD = "SELECT id AS `a``b`, id AS `a.b`, id AS `select`, id AS `ключ` FROM orders"
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_columns_have_any_names(others: bool, tmp_path: Path, spark: SparkSession) -> None:
+    """Goal: backticks and dots are part of a name. Method: an output alone, and beside another one."""
+    write_orders(tmp_path / "orders", 0, 1)
+    made = Pipeline("shop", store=tmp_path / "store", work_dir=tmp_path / "work", spark=spark)
+    made.source("orders", sources.files(str(tmp_path / "orders" / "in"), schema=SCHEMA))
+    made.view("odd", lambda orders: orders.sparkSession.sql(ODD).distinct())
+    target = RecordedTarget()
+    made.sink("odd", "odd", RecordingSink(target))
+    if others:
+        made.sink("other", "orders", sinks.files(str(tmp_path / "other")))
+    made.run(once=True)
+    assert len(target.rows) == ROWS_PER_FILE
+    assert {tuple(row) for row in target.rows} == {("a`b", "a.b", "select", "ключ")}
+
+
+@pytest.mark.parametrize("columns", ["id, id", "id, amount AS ID"])
+@pytest.mark.parametrize("others", [False, True])
+def test_two_columns_of_one_name_are_refused(columns: str, others: bool, tmp_path: Path, spark: SparkSession) -> None:
+    """Goal: one sentence, whatever the number of sinks. Method: an output alone, and beside another one."""
+    write_orders(tmp_path / "orders", 0, 1)
+    made = Pipeline("shop", store=tmp_path / "store", work_dir=tmp_path / "work", spark=spark)
+    made.source("orders", sources.files(str(tmp_path / "orders" / "in"), schema=SCHEMA))
+    made.view("twice", f"SELECT {columns} FROM orders")
+    made.sink("twice", "twice", sinks.files(str(tmp_path / "twice")))
+    if others:
+        made.sink("other", "orders", sinks.files(str(tmp_path / "other")))
+    with pytest.raises(PipelineDefinitionError, match="'twice' has two columns named 'id'"):
+        made.run(once=True)
+    assert not list(tmp_path.rglob("*.parquet"))
 
 
 def test_capitals_lose_no_offsets_and_another_spelling_goes_on(tmp_path: Path, spark: SparkSession) -> None:

@@ -107,8 +107,21 @@ def _built(
 
 
 def _branch(output: str, frame: DataFrame, definition: Definition, digests: PlanDigests) -> Branch:
+    _check_columns(frame, output)
     read, stateful = streams(frame, definition.sources), stateful_nodes(frame)
     return Branch(output, frame, tuple(read), tuple(stateful), digests.of(frame))
+
+
+def _check_columns(frame: DataFrame, output: str) -> None:
+    """Refuse columns that neither Spark nor a sink could tell apart."""
+    cases = frame.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
+    seen: dict[str, str] = {}
+    for column in frame.columns:
+        name = column if cases else column.lower()
+        if (other := seen.get(name)) is not None:
+            spelled = "" if other == column else f" and '{column}', which are one name to Spark"
+            raise PipelineDefinitionError(f"'{output}' has two columns named '{other}'{spelled}: rename one")
+        seen[name] = column
 
 
 def _check_supported(frame: DataFrame, output_mode: str, what: str) -> None:

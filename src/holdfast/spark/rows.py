@@ -192,7 +192,11 @@ def _branch(name: str, views: dict[str, DataFrame]) -> DataFrame:
     columns = [F.lit(name).alias(OUTPUT_COLUMN)]
     for other, frame in views.items():
         if other == name:
-            columns.append(F.struct(*[F.col(f"`{column}`") for column in frame.columns]).alias(other))
+            columns.append(F.struct(*[F.col(_quoted(column)) for column in frame.columns]).alias(other))
         else:
             columns.append(F.lit(None).cast(frame.schema).alias(other))
     return views[name].select(*columns)
+
+
+def _quoted(column: str) -> str:
+    return "`" + column.replace("`", "``") + "`"
