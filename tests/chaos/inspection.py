@@ -1,6 +1,5 @@
 """Reads what the sinks of the victim show, and says which row is lost or repeated."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ from adbc_driver_postgresql import dbapi
 from deltalake import DeltaTable
 
 from chaos.sequence import expected_raw, expected_windows, holes
+from fuzz.judge import differences, normal
 
 
 def raw_rows(base: Path, url: str) -> dict[str, list[tuple[int, str, float]]]:
@@ -56,19 +56,10 @@ def complaints_at_the_end(base: Path, url: str, rows: int) -> tuple[list[str], i
     found: dict[str, list[Any]] = dict(raw_rows(base, url))
     expected: dict[str, set[Any]] = dict.fromkeys(("lake", "files", "table"), expected_raw(rows))
     windows = query(url, "SELECT begin, customer, total FROM windows")
-    found["windows"] = [(_utc(begin), customer, total) for begin, customer, total in windows]
+    found["windows"] = windows
     expected["windows"] = expected_windows(rows)
-    complaints = []
-    for sink, wanted in expected.items():
-        shown = found.get(sink, [])
-        lost, strange = wanted - set(shown), set(shown) - wanted
-        if lost or strange or len(shown) != len(wanted):
-            complaints.append(
-                f"{sink}: {len(shown)} rows for {len(wanted)}; lost {sorted(lost)[:3]}, "
-                f"unexpected {sorted(strange)[:3]}, repeated {len(shown) - len(set(shown))}"
-            )
+    complaints = differences(
+        {sink: map(normal, wanted) for sink, wanted in expected.items()},
+        {sink: map(normal, shown) for sink, shown in found.items()},
+    )
     return complaints, sum(map(len, expected.values()))
-
-
-def _utc(value: datetime) -> datetime:
-    return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)

@@ -22,6 +22,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from fuzz.judge import differences
 from spark.kills import moments, recovery_moments, run_until
 from spark.orders import contents, write_orders
 
@@ -87,10 +88,11 @@ class Matrix:
             run_until("never", directory, kind, state)
         found, expected = contents(killed), contents(undisturbed)
         rows = sum(len(sink) for sink in expected.values())
-        verdict = "equal" if found == expected and rows else "DIFFERENT"
-        if verdict == "equal":
-            shutil.rmtree(base)
-        return {"kills": kills, "recovery_kills": recovery_kills, "rows": rows, "verdict": verdict}
+        if wrong := differences(expected, found):
+            raise AssertionError("; ".join(wrong))
+        assert rows, "no sink shows anything"
+        shutil.rmtree(base)
+        return {"kills": kills, "recovery_kills": recovery_kills, "rows": rows, "verdict": "equal"}
 
     def table(self) -> Table:
         """Return the matrix as it stands."""

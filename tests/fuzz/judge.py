@@ -55,6 +55,12 @@ def difference(expected: Iterable[Values], found: Iterable[Values]) -> str | Non
     return f"{sum(shown.values())} rows for {sum(wanted.values())}: {'; '.join(said)}"
 
 
+def differences(expected: Mapping[str, Iterable[Values]], found: Mapping[str, Iterable[Values]]) -> list[str]:
+    """Return what is wrong with each of several sinks; one that nobody expects shows nobody's rows."""
+    said = {sink: difference(expected.get(sink, ()), found.get(sink, ())) for sink in {**expected, **found}}
+    return [f"{sink}: {wrong}" for sink, wrong in said.items() if wrong is not None]
+
+
 def _first(rows: Counter[Values]) -> str:
     return ", ".join(map(repr, sorted(rows, key=repr)[:_SHOWN]))
 
