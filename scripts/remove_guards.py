@@ -966,6 +966,13 @@ GUARDS = [
         (f"{FORMATS}[spark.sql.streaming.offsetLog.formatVersion-2-several-rocksdb]",),
     ),
     Guard(
+        "branches that begin alike share no shuffle",
+        "spark/settings.py",
+        '    "spark.sql.exchange.reuse": "false",\n',
+        "",
+        (f"{SINK_NUMBERS}::test_a_view_made_of_another_with_state_has_its_rows",),
+    ),
+    Guard(
         "a user's listeners hear of a pipeline's query",
         "spark/session.py",
         "            java.streams().addListener(listener)\n",

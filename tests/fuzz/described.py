@@ -24,7 +24,7 @@ class Source:
     delay: str | None = "10 seconds"
     """How late rows may be; None: without watermark."""
     columns: tuple[str, str, str, str] = ("k", "v", "x", "ts")
-    max_files: int | None = 1
+    max_files: int = 1
 
 
 @dataclass(frozen=True)

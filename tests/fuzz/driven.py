@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from fuzz.described import Case, Life, Sink, as_text
 from fuzz.disturbances import REAL_ENDS
-from fuzz.judge import Refusal, Values, as_sqlite, normal
+from fuzz.judge import Refusal, Values, as_json, as_sqlite, normal
 from fuzz.operators import query_of
 from fuzz.plain import prepared, schema_of
 from holdfast import open_store, sinks, sources
@@ -121,10 +121,13 @@ class Stage:
 
     def _made(self, sink: Sink) -> Any:
         match sink.kind:
-            case "recording":
-                return RecordingSink(self._targets.setdefault(sink.name, RecordedTarget()))
+            case "recording" | "recording for good":
+                target = RecordedTarget(rewindable=sink.kind == "recording")
+                return RecordingSink(self._targets.setdefault(sink.name, target))
             case "files":
                 return sinks.files(str(self.base / sink.name))
+            case "json files":
+                return sinks.files(str(self.base / sink.name), format="json")
             case "delta":
                 return sinks.delta(str(self.base / sink.name))
             case "delta by key":
@@ -263,28 +266,33 @@ class Stage:
             case "prune":
                 if self.manifests():
                     open_store(self.base / "store").prune(how)
-            case "flip":
+            case "flip" | "cut" | "gone":
                 name, back, place = how
                 known = [folder for _, folder in sorted(self.manifests().items(), reverse=True)]
-                path = known[min(back, len(known) - 1)] / name if known else None
-                return self._flip(path, place)
+                return self._damage(what, known[min(back, len(known) - 1)] / name if known else None, place)
             case "flip work":
                 which, place = how
                 found = sorted(path for path in (self.base / "work").rglob("*") if path.is_file())
-                self._flip(found[int(which * len(found))] if found else None, place)
+                self._damage("flip", found[int(which * len(found))] if found else None, place)
         self.done[what] += 1
         return None
 
-    def _flip(self, path: Path | None, place: float) -> tuple[Path, bytes] | None:
+    def _damage(self, how: str, path: Path | None, place: float) -> tuple[Path, bytes] | None:
         if path is None or not path.exists() or path.stat().st_size == 0:
             return None
         data = bytearray(path.read_bytes())
         before = bytes(data)
-        data[int(place * len(data))] ^= 0x10
-        held = path.with_name(f".{path.name}.flipped")
+        self.done[f"{how} {path.name}" if path.name in ("manifest.json", "state.bin") else how] += 1
+        if how == "gone":
+            path.unlink()
+            return path, before
+        if how == "cut":
+            del data[int(place * len(data)) :]
+        else:
+            data[int(place * len(data))] ^= 0x10
+        held = path.with_name(f".{path.name}.damaged")
         held.write_bytes(data)  # By another name first: in the working directory files are links to others.
         held.rename(path)
-        self.done["flip"] += 1
         return path, before
 
     # what is shown
@@ -292,13 +300,16 @@ class Stage:
     def shown(self, sink: Sink) -> list[Values]:
         """Return the rows that readers of a sink see."""
         match sink.kind:
-            case "recording":
+            case "recording" | "recording for good":
                 target = self._targets.get(sink.name)
                 return [] if target is None else [normal(tuple(row.values())) for row in target.rows]
             case "files":
                 folders = sorted((self.base / sink.name).glob("holdfast_epoch=*"))
                 tables = [ds.dataset(str(folder), format="parquet").to_table() for folder in folders]
                 return [row for table in tables for row in _rows(table)]
+            case "json files":
+                lines = [line for path in sorted(self.base.glob(f"{sink.name}/*/*.json")) for line in path.open()]
+                return [tuple(map(as_json, normal(tuple(json.loads(line).values())))) for line in lines]
             case "delta" | "delta by key":
                 if not DeltaTable.is_deltatable(str(self.base / sink.name)):
                     return []

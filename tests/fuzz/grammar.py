@@ -139,6 +139,8 @@ class _Drawing:
             self._grow()
         hand = Hand(self._random, real=self._chance(0.1))
         sinks = self._sinks(real=hand.real)
+        if any(sink.kind.startswith("recording") for sink in sinks):  # It is in the memory of this process.
+            hand.real = False
         case = used(
             Case(
                 sources,
@@ -169,7 +171,8 @@ class _Drawing:
             )
             spelled = self._random.choice(_SPELLINGS) if self._chance(0.15) else ("k", "v", "x", "ts")
             files = tuple(self._file(number, odd) for number in range(self._random.randint(3, 7)))
-            made.append(Source(name, files, delay, spelled))
+            most = self._random.choice((2, 3)) if self._chance(0.15) else 1
+            made.append(Source(name, files, delay, spelled, most))
             if spelled == ("k", "v", "x", "ts"):
                 self._streams[name] = Stream(name, delay is not None, sources=frozenset({name}))
             else:
@@ -330,11 +333,11 @@ class _Drawing:
 
     def _sink(self, number: int, takes: str, real: bool) -> Sink:
         stream = self._streams[takes]
-        kinds = ["files", "delta", "sqlite"] if self._mode == "append" or self._bold else []
+        kinds = ["files", "json files", "delta", "sqlite"] if self._mode == "append" or self._bold else []
         if self._mode == "update" and stream.keyed:
             kinds += ["delta by key", "sqlite by key"] * 2
         if not real or not kinds:
-            kinds += ["recording"] * 2
+            kinds += ["recording", "recording", "recording for good"]
         if not stream.plain and "sqlite" in kinds and any(v.operator == "nested" for v in self._views):
             kinds.remove("sqlite")
         name = self._random.choice((f"s{number}", f"Sink{number}", f"z_{9 - number}"))

@@ -43,6 +43,16 @@ def as_sqlite(value: Any) -> Any:
     return int(value) if isinstance(value, bool) else value
 
 
+def as_json(value: Any) -> Any:
+    """Return a normal value as JSON has it: numbers that are none, and times, as text."""
+    if isinstance(value, tuple):
+        return tuple(map(as_json, value))
+    if isinstance(value, str) and _INSTANT.fullmatch(value):
+        return value.removesuffix("Z")
+    infinite = isinstance(value, float) and math.isinf(value)
+    return ("Infinity" if value > 0 else "-Infinity") if infinite else value
+
+
 def difference(expected: Iterable[Values], found: Iterable[Values]) -> str | None:
     """Return which rows are lost, doubled, or nobody's; None when all are there, each as often as it should."""
     wanted, shown = Counter(expected), Counter(found)

@@ -79,6 +79,7 @@ def undisturbed(case: Case, base: Path, spark: SparkSession) -> Undisturbed:
     session = prepared(case, spark)
     session.conf.set("spark.sql.shuffle.partitions", "2")
     session.conf.set("spark.sql.streaming.stateStore.providerClass", _STATE_STORES[case.state])
+    session.conf.set("spark.sql.exchange.reuse", "false")  # See KNOWN_DIFFERENCES.
     session._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
     found = Undisturbed({output: [] for output in case.outputs})
     try:
@@ -112,7 +113,8 @@ def _frames(case: Case, base: Path, session: SparkSession) -> dict[str, DataFram
     """Return every source and view, by its name in small letters."""
     frames = {}
     for source in case.sources:
-        reader = session.readStream.format("json").schema(schema_of(source)).option("maxFilesPerTrigger", "1")
+        reader = session.readStream.format("json").schema(schema_of(source))
+        reader = reader.option("maxFilesPerTrigger", str(source.max_files))
         frame = reader.load(str(base / "in" / source.name))
         if source.delay is not None:
             frame = frame.withWatermark(source.columns[3], source.delay)

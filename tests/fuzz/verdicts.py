@@ -17,13 +17,27 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from fuzz.described import Case, Life, Sink
+from fuzz.disturbances import DAMAGE
 from fuzz.driven import Stage
-from fuzz.judge import Refusal, Values, as_sqlite, bad_refusal, difference, disagreement, newest_by_key, without
+from fuzz.judge import (
+    Refusal,
+    Values,
+    as_json,
+    as_sqlite,
+    bad_refusal,
+    difference,
+    disagreement,
+    newest_by_key,
+    without,
+)
 from fuzz.plain import Undisturbed, undisturbed, write_input
 
 DISK_BYTES = 64 << 20
 FREE_COLUMNS = ("r", "u", "t")
-KNOWN_REFUSALS = {"has two columns named": "docs/pipelines.md: no sink could tell them apart"}
+KNOWN_REFUSALS = {
+    "has two columns named": "docs/pipelines.md: no sink could tell them apart",
+    "needs a sink with a key": "docs/pipelines.md: update needs keyed sinks",
+}
 """What a first start may refuse although Spark would run it: what it says -> where that is documented."""
 
 
@@ -172,7 +186,7 @@ class _Trial:
 
     @property
     def _damaged(self) -> bool:
-        return any(what == "flip" for life in self._case.lives for what, _ in life.then)
+        return any(what in DAMAGE for life in self._case.lives for what, _ in life.then)
 
     def _expected(self, sink: Sink, came_at: int) -> list[Values]:
         rows = self._plain.of(sink.takes, after=came_at)
@@ -181,10 +195,13 @@ class _Trial:
             rows = newest_by_key(rows, [columns.index("k")])
         if sink.kind.startswith("sqlite"):
             rows = [tuple(map(as_sqlite, row)) for row in rows]
+        if sink.kind == "json files":
+            rows = [tuple(map(as_json, row)) for row in rows]
         return without(rows, self._free(sink))
 
     def _common(self, sink: Sink) -> list[Values]:
-        return [tuple(map(as_sqlite, row)) for row in self._stage.shown(sink)]
+        """Return what a sink shows in the form that all kinds of sinks have in common."""
+        return [tuple(as_sqlite(as_json(value)) for value in row) for row in self._stage.shown(sink)]
 
     def _free(self, sink: Sink) -> list[int]:
         """Return the places of columns that no second run gives again."""

@@ -17,6 +17,7 @@ from holdfast.errors import PipelineDefinitionError, PipelineError
 from holdfast.spark.building import BuiltQuery, build_query
 from holdfast.spark.pipeline import Pipeline
 from holdfast.spark.session import own_session
+from holdfast.testing import RecordedTarget, RecordingSink
 from spark.orders import ROWS_PER_FILE, SCHEMA, write_orders
 
 NUMBERED = "SELECT id, row_number() OVER (PARTITION BY customer ORDER BY id) AS place FROM orders"
@@ -72,6 +73,33 @@ def test_what_spark_refuses_for_one_sink_is_refused_for_several(
         with pytest.raises(PipelineDefinitionError, match=r"'odd'.*not supported"):
             made.run(once=True)
         assert not (base / "app.db").exists()
+
+
+CLOSED = "SELECT window(ts, '10 seconds').start AS w, count(*) AS n FROM orders GROUP BY window(ts, '10 seconds')"
+
+
+@pytest.mark.parametrize("takes", [["again"], ["closed", "again"]])
+def test_a_view_made_of_another_with_state_has_its_rows(
+    takes: list[str], tmp_path: Path, spark: SparkSession
+) -> None:
+    """Goal: no window stays open for ever. Method: a second output whose plan begins as the first one's.
+
+    Spark has them share a shuffle, and then tells the second one's state nothing of event time.
+    """
+    write_orders(tmp_path, 0, 3)
+    made = Pipeline("shop", store=tmp_path / "store", work_dir=tmp_path / "work", spark=spark)
+    made.source(
+        "orders", sources.files(str(tmp_path / "in"), schema=SCHEMA, max_files=1), watermark=("ts", "1 second")
+    )
+    made.view("closed", CLOSED)
+    made.view("again", "SELECT w, n * 2 AS twice FROM closed")
+    targets = {name: RecordedTarget() for name in takes}
+    for name, target in targets.items():
+        made.sink(f"s_{name}", name, RecordingSink(target))
+    made.run(once=True)
+    counts = {len(target.rows) for target in targets.values()}
+    assert len(counts) == 1
+    assert counts != {0}
 
 
 def test_a_view_gives_the_same_rows_beside_others(base: Path, spark: SparkSession) -> None:

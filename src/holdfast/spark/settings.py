@@ -1,4 +1,4 @@
-"""Which of Spark's streaming settings a pipeline decides itself, which values it refuses, and which are the user's.
+"""Which of Spark's settings a pipeline decides itself, which values it refuses, and which are the user's.
 
 What a setting of `spark.sql.streaming.` decides is either read from the files that were written under it, or fixed
 here, on the session of the query alone. All others are the user's: that a pipeline gives the same rows under other
@@ -47,6 +47,9 @@ PINNED: Mapping[str, str] = {
     PREFIX + "queryEvolution.enableSinkEvolution": "false",
     # The other format has one line for a source that is used several times, under the last of its places.
     PREFIX + "offsetLog.formatVersion": "1",
+    # Branches that begin alike would share a shuffle. Spark finds the watermark behind the first one only: the others
+    # never let state go, and windows that wait to be closed are never shown.
+    "spark.sql.exchange.reuse": "false",
     # Meant for Spark's own development: an epoch may show several rows of one key.
     PREFIX + "useStreamlineAggregator": "false",
 }
