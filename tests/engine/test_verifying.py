@@ -127,6 +127,34 @@ def test_abandoned_checkpoints_are_not_looked_at(chain: Chain, path: Path) -> No
     assert heard.found == [(8, True), (4, True)]
 
 
+def test_nor_is_what_a_way_back_gave_up_although_it_shares_nothing(chain: Chain) -> None:
+    """It would be counted as another one to begin from, which it is not."""
+    take_over(chain.store, from_id=4)
+    heard = Heard()
+    verification(chain.store, heard).verify_now()
+    assert heard.found == [(8, True)]
+
+
+def test_nor_is_what_came_too_late(chain: Chain) -> None:
+    """The writer of checkpoint 7 was replaced before it sealed that: checkpoint 8 says which generation had begun."""
+    fence = take_over(chain.store, from_id=4).fence
+    assert fence.generation is not None
+    began = [(fence.generation, 7)]
+    chain.store.amend(
+        8, lambda said: said.model_copy(update={"began": began, "abandons": [5, 6], "parent": None}).stamped()
+    )
+    heard = Heard()
+    verification(chain.store, heard).verify_now()
+    assert heard.found == [(8, True)]
+
+
+def test_an_outage_that_lasts_is_told_once(chain: Chain, caplog: pytest.LogCaptureFixture) -> None:
+    beside = verification(chain.store, Heard())
+    beside.verify_now = lambda: (_ for _ in ()).throw(TransientStoreError("no answer"))  # type: ignore[method-assign]
+    assert beside._pause_after_a_round() == beside._pause_after_a_round()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
 def test_a_store_that_only_was_started_has_nothing_to_verify(tmp_path: Path) -> None:
     store = open_store(tmp_path / "new", retain=None)
     take_over(store)
