@@ -37,6 +37,7 @@ def test_the_same_pipeline_has_no_difference(identity: dict[str, Any]) -> None:
         ({}, "sink 'lake' is gone"),
         ({**STATEFUL["sinks"], "db": {"kind": "sqlite"}}, "sink 'db' is new"),
         ({"lake": {"kind": "delta", "path": "/sea"}}, "sink 'lake' changed: path was /lake, is /sea"),
+        ({"lake": "a lake"}, 'sink \'lake\' changed: was {"kind":"delta","path":"/lake"}, is a lake'),
     ],
 )
 def test_sinks_may_change(sinks: dict[str, Any], line: str) -> None:

@@ -11,6 +11,7 @@ from holdfast.core.sidecar import CapturedFile
 from holdfast.errors import PipelineError
 from holdfast.spark.event_time import EventTime
 from holdfast.spark.lines import OffsetLines
+from holdfast.spark.log_capture import LogCapture
 from holdfast.spark.log_segments import LOG, segments_below
 from holdfast.spark.plan_facts import PlanFacts
 from holdfast.spark.source_log import is_log, needed_log_files
@@ -248,3 +249,16 @@ def test_a_directory_that_was_linked_from_an_older_one_leaves_that_as_it_was(tmp
         store.seal(again, batch)
     assert {path: path.read_bytes() for path in before} == before
     assert is_log((new / "sources/0/13").read_bytes())
+
+
+def test_a_file_that_is_no_log_hides_none_of_the_logs_after_it(tmp_path: Path) -> None:
+    """Kafka writes once where it began, under the number of the first batch."""
+    for name, text in (
+        ("sources/0/0", '\0v1\n{"orders":{"0":0}}'),
+        ("sources/1/0", 'v1\n{"path":"/in/0","batchId":0}'),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    captured = LogCapture(str(tmp_path)).capture(0)
+    assert "sources/0/0" in captured
+    assert len(captured) == 2

@@ -153,3 +153,17 @@ class _Captured:
 
     def stream(self, file: Any) -> list[bytes]:
         return [bytes(file.open())]
+
+
+def test_a_range_starts_where_the_batch_before_ended(directory: WorkingDirectory, tmp_path: Path) -> None:
+    """Which range it was is told by both ends: two epochs may end alike and begin elsewhere."""
+    ends = [tuple((OFFSETS % batch).splitlines()[2:]) for batch in (0, 1)]
+    assert directory.range(0) == ((), ends[0])
+    assert directory.range(1) == (ends[0], ends[1])
+    (tmp_path / "work/offsets/0").unlink()
+    assert directory.range(1) == ((), ends[1]), "Spark removed it: what it was is not known here"
+
+
+@pytest.mark.parametrize(("count", "said"), [(3, "a; b; c. "), (4, "a; b; c (and 1 more). ")])
+def test_what_is_missing_is_named_as_far_as_it_can_be_read(count: int, said: str) -> None:
+    assert said in str(workdir._incomplete("/work", 0, list("abcd"[:count])))

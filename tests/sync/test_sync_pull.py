@@ -8,9 +8,16 @@ from uuid import UUID
 import pytest
 
 from engine.worlds import flipped
-from holdfast import CheckpointManifest, CheckpointNotFound, CorruptCheckpoint, TransientStoreError
+from holdfast import (
+    CheckpointManifest,
+    CheckpointNotFound,
+    CorruptCheckpoint,
+    InvalidRequest,
+    TransientStoreError,
+)
 from holdfast.clock import new_uuid
 from holdfast.core.names import manifest_name
+from holdfast.engine.sync.copying import OtherCheckpoint
 from holdfast.testing import InterceptedObjects, SimulatedCrash
 from stores.builders import manifest
 from sync.machines import PREFIX, Fleet, Machine
@@ -176,6 +183,25 @@ def test_what_is_brought(fleet: Fleet, what: str) -> None:
     choice = machine.puller(bucket)._choose(None, bring)
     assert (choice.base and choice.base.checkpoint_id) == expected
     assert {id for id, _ in choice.skipped} == set(damaged)
+
+
+@pytest.mark.parametrize(("generation", "refused"), [(1, False), (2, True), (3, True)])
+def test_only_a_late_checkpoint_gives_way_to_what_is_brought(fleet: Fleet, generation: int, refused: bool) -> None:
+    """One of the same generation is the same writer's: this store was restored, or the bucket."""
+    machine, bucket = fleet.machine(), fleet.bucket()
+    here = machine.store().save(manifest(4, timeline=UUID(int=1), generation=generation, uuid=UUID(int=4)))
+    stored = machine.store().medium.read_manifest(4)
+    assert stored is not None
+    theirs = manifest(4, timeline=UUID(int=1), generation=2, uuid=UUID(int=5)).stamped()
+    other = OtherCheckpoint(here, stored.version)
+    if refused:
+        with pytest.raises(InvalidRequest, match="has another checkpoint 4 than"):
+            machine.puller(bucket)._overwrite(theirs, other)
+    else:
+        machine.puller(bucket)._overwrite(theirs, other)
+    found = machine.store().load_by_id(4)
+    assert found is not None
+    assert found.uuid == (here.uuid if refused else theirs.uuid)
 
 
 def test_storage_that_does_not_answer_is_never_an_empty_bucket(fleet: Fleet, first: Machine) -> None:

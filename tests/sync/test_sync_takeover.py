@@ -8,17 +8,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from engine.worlds import Point
-from holdfast import Fenced, SinkError, TransientStoreError
+from holdfast import Fenced, SinkCommitStatus, SinkError, TransientStoreError
+from holdfast.clock import new_uuid
 from holdfast.core.contracts import CommitOutcome, EpochRef, Guarantee, Prepared, Rows, Token
 from holdfast.core.names import manifest_name
 from holdfast.engine.events import StepStarted
 from holdfast.engine.sync.notes import keeping_copied
 from holdfast.engine.upstream import oldest_fall_back
 from holdfast.testing import RecordingSink, ScriptedEpoch, SimulatedCrash
+from stores.builders import manifest
 from sync.machines import Fleet, Machine, SyncedProcess, running
 
 RECORDS = 8
@@ -265,6 +268,43 @@ def test_what_others_would_go_on_from_stays_after_one_more_start(fleet: Fleet) -
     with keeping_copied(store):
         store.prune(1)
     assert base in [manifest.epoch for manifest in store.manifests()], "nor does a prune by hand take it"
+
+
+@pytest.mark.parametrize("here", ["another", "none"])
+def test_a_checkpoint_that_only_the_bucket_has_is_not_held_here(fleet: Fleet, here: str) -> None:
+    first = fleet.machine(standby=True)
+    with running(first) as process:
+        process.next_epoch()
+        first.push()
+    link = first.link()
+    id = first.newest().checkpoint_id
+    if here == "another":
+        first.store().amend(id, lambda said: said.model_copy(update={"uuid": new_uuid()}).stamped())
+    else:
+        stored = first.store().medium.read_manifest(id)
+        assert stored is not None
+        first.store().medium.remove_checkpoint(id, stored.version, frozenset())
+    link.copied_id = None
+    link._find_what_both_hold()
+    assert link.copied_id is None
+
+
+@pytest.mark.parametrize(
+    ("generation", "settled", "elsewhere"), [(1, False, True), (1, True, False), (2, False, False)]
+)
+def test_what_another_machine_staged_is_known_by_its_generation(
+    fleet: Fleet, generation: int, settled: bool, elsewhere: bool
+) -> None:
+    """Our store runs the pipeline since generation 2: what was sealed before it, and is not shown, waits there."""
+    machine = fleet.machine(standby=True)
+    link = machine.link()
+    status = SinkCommitStatus.COMMITTED if settled else SinkCommitStatus.PENDING
+    for id, epoch in ((1, 0), (4, 4)):
+        said = {"generation": generation, "sink_commit_statuses": {"a": status}}
+        machine.store().save(manifest(id, epoch, timeline=UUID(int=1), **said))
+    link.notes.own(2, taken_over=True)
+    link.lock.take(link.lock.read(), UUID(int=1), 2)
+    assert link._was_staged_elsewhere(link.lock.read()) is elsewhere
 
 
 def test_a_start_that_died_between_taking_the_bucket_and_its_fence_can_be_repeated(tmp_path: Path) -> None:

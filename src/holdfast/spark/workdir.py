@@ -133,7 +133,7 @@ class WorkingDirectory:
         return capture
 
     def _capture(self, batch: int, event_time: EventTime, facts: "PlanFacts") -> Capture:
-        state_ids = facts.state_ids or None
+        state_ids = facts.state_ids
         names = ["metadata", f"offsets/{batch}"] + ([f"offsets/{batch - 1}"] if batch > 0 else [])
         parts = {name: self._read(name) for name in names if self._exists(name)}
         parts[f"commits/{batch}"] = commit_log_entry(event_time.next_watermark_ms, state_ids).encode()
