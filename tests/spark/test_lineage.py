@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from holdfast.spark.lineage import lineage
+from holdfast.spark.lineage import _lineage_in, lineage
 
 VERSIONS = {version: f"{version:08d}-aaaa-bbbb-cccc-dddddddddddd" for version in range(1, 41)}
 BLOCK = 700
@@ -103,3 +103,11 @@ def test_a_codec_nobody_knows_has_no_lineage(tmp_path: Path) -> None:
     file.write_bytes(b"\x01\x02" + head())
     with pytest.raises(ValueError, match="no lineage at its head"):
         lineage(str(file))
+
+
+def test_a_lineage_is_read_as_soon_as_it_is_there() -> None:
+    """Nothing may follow it: whoever waits for more finds none."""
+    text = json.dumps([{"version": 3, "checkpointUniqueId": "a"}]).encode()
+    head = struct.pack(">H", 2) + b"v1" + struct.pack(">H", len(text)) + text
+    assert _lineage_in(head) == json.loads(text)
+    assert _lineage_in(head[:-1]) is None

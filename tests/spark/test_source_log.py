@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.spark import source_log
 from holdfast.spark.source_log import (
     add_log_entries,
     compact_as_expected,
@@ -43,3 +44,14 @@ def test_of_a_compacted_log_only_the_new_entries_are_recorded(tmp_path: Path) ->
     log.mkdir(parents=True)
     (log / "1.compact").write_bytes(b"\n".join([b"v1", entry(0), entry(1)]))
     assert new_log_entries(str(tmp_path), {"0": 0}) == {"sources/0/1.compact": b"v1\n" + entry(1)}
+
+
+@pytest.mark.parametrize(
+    ("compacted", "default", "interval"),
+    [([], 5, 5), ([3], 5, 4), ([9], 5, 10), ([11], 5, 6), ([12], 5, 13), ([9, 16], 5, 7)],
+)
+def test_how_often_spark_compacts_is_told_by_what_it_compacted(
+    compacted: list[int], default: int, interval: int
+) -> None:
+    """Spark takes the first divisor from its default on, where that is less than half."""
+    assert source_log._guessed_interval(compacted, default) == interval

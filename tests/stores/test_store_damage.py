@@ -8,6 +8,7 @@ import pytest
 from holdfast import (
     CorruptCheckpoint,
     IntegrityFailure,
+    InvalidRequest,
     ManifestFormatError,
     ManifestWarning,
     OperatorCheckpoint,
@@ -145,6 +146,30 @@ def test_a_manifest_without_a_checksum_is_not_trusted(store: DurableCheckpointSt
     seal(store, 1, 2)
     place.put(place.manifest(2), b'{"version":1,"checkpoint_id":2,"epoch":2,"timestamp_ms":1,"vnode_count":256}')
     assert_damaged(store, 2, "another system wrote it")
+
+
+def test_nor_is_it_changed(store: DurableCheckpointStore, place: Place) -> None:
+    """A change would give it a checksum, and with that pass for sealed."""
+    seal(store, 1, 2)
+    place.put(place.manifest(2), b'{"version":1,"checkpoint_id":2,"epoch":2,"timestamp_ms":1,"vnode_count":256}')
+    with pytest.raises(InvalidRequest, match="written by another system and is not sealed"):
+        store.amend(2, lambda said: said.stamped())
+    assert b"checksum" not in place.get(place.manifest(2))
+
+
+def test_what_was_pruned_during_the_walk_is_no_damage(store: DurableCheckpointStore) -> None:
+    """Whoever pruned it sealed a newer one: the walk begins anew and finds that."""
+    seal(store, 1, 2, 3)
+    read = store.medium.read_manifest
+
+    def pruned(id: int) -> object:
+        if id == 3 and 4 not in store.list_ids():
+            seal(store, 4)
+            return None
+        return read(id)
+
+    store.medium.read_manifest = pruned  # type: ignore[assignment,method-assign]
+    assert store.recover_latest_validated().chosen_id == 4
 
 
 def test_an_epoch_of_zero_has_nothing_to_restore(store: DurableCheckpointStore) -> None:

@@ -16,6 +16,7 @@ from holdfast import (
     TransientStoreError,
 )
 from holdfast.clock import new_uuid
+from holdfast.core.manifest import REPLAY
 from holdfast.core.names import manifest_name
 from holdfast.engine.sync.copying import OtherCheckpoint
 from holdfast.testing import InterceptedObjects, SimulatedCrash
@@ -202,6 +203,20 @@ def test_only_a_late_checkpoint_gives_way_to_what_is_brought(fleet: Fleet, gener
     found = machine.store().load_by_id(4)
     assert found is not None
     assert found.uuid == (here.uuid if refused else theirs.uuid)
+
+
+def test_what_a_fence_is_to_repeat_comes_with_it(fleet: Fleet) -> None:
+    """It is named by the fence, and given up as a checkpoint: nothing else would bring it."""
+    machine, bucket = fleet.machine(), fleet.bucket()
+    said = {"timeline": UUID(int=1), "generation": 1}
+    for id in (3, 4):
+        bucket.store.save(manifest(id, id - 1, uuid=UUID(int=id), **said))
+    plan = {REPLAY: [{"checkpoint_id": 4}]}
+    bucket.store.save(manifest(5, 2, kind="fence", uuid=UUID(int=5), abandons=[4], recovery=plan, **said))
+    pulled = machine.puller(bucket).pull()
+    assert pulled is not None
+    assert pulled.checkpoint_id == 5
+    assert machine.store().list_ids() == [4, 5]
 
 
 def test_storage_that_does_not_answer_is_never_an_empty_bucket(fleet: Fleet, first: Machine) -> None:

@@ -270,6 +270,18 @@ def test_what_others_would_go_on_from_stays_after_one_more_start(fleet: Fleet) -
     assert base in [manifest.epoch for manifest in store.manifests()], "nor does a prune by hand take it"
 
 
+def test_what_is_only_recorded_is_nothing_to_go_on_from(fleet: Fleet) -> None:
+    first = fleet.machine(standby=True)
+    with running(first) as process:
+        process.next_epoch()
+        pushed = first.push().checkpoint_id
+        process.next_epoch()
+    link = first.link()
+    link.copied_id = None
+    link._find_what_both_hold()
+    assert link.copied_id == pushed
+
+
 @pytest.mark.parametrize("here", ["another", "none"])
 def test_a_checkpoint_that_only_the_bucket_has_is_not_held_here(fleet: Fleet, here: str) -> None:
     first = fleet.machine(standby=True)
