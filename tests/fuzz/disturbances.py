@@ -23,7 +23,7 @@ KNOWN_DIFFERENCES = {
 """All that the comparison leaves out, and why."""
 
 STEPS = ("begin", "prepare", "capture", "seal", "commit", "record")
-RECOVERY_STEPS = ("recovery.fence", "recovery.claim", "recovery.settle", "recovery.restore")
+RECOVERY_STEPS = ("recovery.ask", "recovery.fence", "recovery.claim", "recovery.settle", "recovery.restore")
 ENDS = {"crash": 10, "stop": 3, "overtaken": 2, "full disk": 1}
 REAL_ENDS = {"sigkill": 4, "sigterm": 2, "sigstop": 3}
 DAMAGE = ("flip", "cut", "gone")

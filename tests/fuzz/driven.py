@@ -73,6 +73,10 @@ class At:
         kind = StepStarted if when == "before" else StepFinished
         if not isinstance(event, kind) or event.step != step:
             return False
+        if (
+            step == "recovery.ask" and event.sink is not None
+        ):  # One sink was asked; the others, and all else, not yet.
+            return False
         return step.startswith("recovery.") or event.epoch >= self._life.epoch
 
 
@@ -308,7 +312,8 @@ class Stage:
                 tables = [ds.dataset(str(folder), format="parquet").to_table() for folder in folders]
                 return [row for table in tables for row in _rows(table)]
             case "json files":
-                lines = [line for path in sorted(self.base.glob(f"{sink.name}/*/*.json")) for line in path.open()]
+                files = sorted(self.base.glob(f"{sink.name}/holdfast_epoch=*/[!._]*.json"))
+                lines = [line for path in files for line in path.read_text().split("\n") if line]
                 return [tuple(map(as_json, normal(tuple(json.loads(line).values())))) for line in lines]
             case "delta" | "delta by key":
                 if not DeltaTable.is_deltatable(str(self.base / sink.name)):

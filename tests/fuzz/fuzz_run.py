@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -69,7 +70,12 @@ def work(seeds: list[int], scratch: Path) -> None:
         _tell({"begins": seed})
         began = time.monotonic()
         case = draw(seed)
-        verdict = judged(case, spark)
+        try:
+            verdict = judged(case, spark)
+        except Exception as error:
+            verdict = Verdict(
+                "found", f"the generator failed: {type(error).__name__}", traceback.format_exc()[-1500:]
+            )
         _tell({**_told(seed, case, verdict), "seconds": round(time.monotonic() - began, 1)})
 
 

@@ -309,7 +309,7 @@ class _Drawing:
             ),
             "udf": ((pick(("udf", "pandas")),), replace(one, ordered=False, keyed=False)),
             "state in pandas": ((pick((5, 30)),), replace(loose, keyed=self._mode == "update")),
-            "state with timers": ((pick((0, 5, 30)),), loose),
+            "state with timers": ((pick((0, 5, 30)), pick(("pandas", "rows"))), loose),
             "free": (
                 tuple(sorted(self._random.sample(list(FREE), self._random.randint(1, 3)))),
                 replace(last, free=True),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
@@ -235,10 +235,42 @@ class Visits(StatefulProcessor):
         """Nothing to let go."""
 
 
-def state_with_timers(frame: DataFrame, mode: str, seconds: int) -> DataFrame:
+class RowVisits(StatefulProcessor):
+    """Counts the rows of each key, in a value; the first timer ends a visit, the second one is taken back."""
+
+    def __init__(self, seconds: int) -> None:
+        self._seconds = seconds
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._count = handle.getValueState("count", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        n = self._count.get()[0] if self._count.exists() else 0
+        if self._seconds and not self._count.exists():
+            due = timerValues.getCurrentWatermarkInMs() + self._seconds * 1000
+            self._handle.registerTimer(due)
+            self._handle.registerTimer(due + 1)
+            self._handle.deleteTimer(due + 1)
+        n += sum(1 for _ in rows)
+        self._count.update((n,))
+        yield Row(k=key[0], v=n, x=None, ts=None)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        n = self._count.get()[0] if self._count.exists() else 0
+        self._count.clear()
+        yield Row(k=key[0], v=-n, x=None, ts=None)
+
+    def close(self) -> None:
+        """Nothing to let go."""
+
+
+def state_with_timers(frame: DataFrame, mode: str, seconds: int, kind: str = "pandas") -> DataFrame:
     named = frame.selectExpr("coalesce(k, '∅') AS k", "v", "x", "ts").groupBy("k")
-    times = "EventTime" if seconds else "None"
-    return named.transformWithStateInPandas(Visits(seconds), COLUMNS, mode.capitalize(), times)
+    how = (COLUMNS, mode.capitalize(), "EventTime" if seconds else "None")
+    if kind == "rows":
+        return named.transformWithState(RowVisits(seconds), *how)
+    return named.transformWithStateInPandas(Visits(seconds), *how)
 
 
 FUNCTIONS: dict[str, Callable[..., DataFrame]] = {

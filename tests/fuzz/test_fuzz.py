@@ -24,7 +24,8 @@ from fuzz.shrinking import shrunk
 from fuzz.verdicts import judged
 from holdfast.spark.session import local_session
 
-SEEDS = (2, 3, 4, 5, 6, 7, 10, 11, 14, 15)
+SEEDS = (100, 179, 378, 432, 487, 1108, 1115, 1275, 1755, 1757)
+"""Chosen so that nearly every operator, sink and disturbance is among them."""
 
 
 @pytest.fixture(scope="module")

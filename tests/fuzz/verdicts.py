@@ -153,14 +153,14 @@ class _Trial:
         damage = [found for found in put_back if found is not None]
         if not damage:
             return
-        refusal = self._stage.live(number, Life("crash", 0, "before recovery.fence"))
+        refusal = self._stage.live(number, Life("crash", 0, "after recovery.ask"))
         if refusal is None:
             return
         self._stage.done["damage was refused"] += 1
         bad = bad_refusal(refusal)
         if bad is not None:
             raise Found(f"bad refusal: {kind_of(refusal)}", bad)
-        for path, data in damage:
+        for path, data in reversed(damage):
             if path.parent.exists():
                 path.write_bytes(data)
 
