@@ -74,8 +74,8 @@ def prepared(case: Case, spark: SparkSession) -> SparkSession:
     return session
 
 
-def undisturbed(case: Case, base: Path, spark: SparkSession) -> Undisturbed:
-    """Run the case on plain Spark."""
+def undisturbed(case: Case, base: Path, spark: SparkSession, place: str = "plain") -> Undisturbed:
+    """Run the case on plain Spark; `place` is where in `base` it may work."""
     session = prepared(case, spark)
     session.conf.set("spark.sql.shuffle.partitions", "2")
     session.conf.set("spark.sql.streaming.stateStore.providerClass", _STATE_STORES[case.state])
@@ -95,7 +95,7 @@ def undisturbed(case: Case, base: Path, spark: SparkSession) -> Undisturbed:
                 found.rows[case.outputs[place]].append((number, normal(tuple(structs[place]))))
 
         writer = query.writeStream.foreachBatch(collect).outputMode(case.mode)
-        running = writer.option("checkpointLocation", str(base / "plain")).trigger(availableNow=True).start()
+        running = writer.option("checkpointLocation", str(base / place)).trigger(availableNow=True).start()
     except PySparkException as error:
         found.refused = f"{type(error).__name__}: {error}"
         return found

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -31,9 +31,15 @@ from fuzz.judge import (
     without,
 )
 from fuzz.plain import Undisturbed, undisturbed, write_input
+from fuzz.shrinking import used
 
 DISK_BYTES = 64 << 20
 FREE_COLUMNS = ("r", "u", "t")
+SEE_EVERYTHING = {
+    "columns", "project", "union", "window", "session", "total", "distinct", "dedup", "dedup within", "udf",
+    "state in pandas", "state with timers", "free", "rename", "nested",
+}  # fmt: skip
+"""Operators before which Spark filters nothing: a filter in front of a watermark hides rows from it."""
 KNOWN_REFUSALS = {
     "has two columns named": "docs/pipelines.md: no sink could tell them apart",
     "needs a sink with a key": "docs/pipelines.md: update needs keyed sinks",
@@ -108,6 +114,7 @@ class _Trial:
         if self._plain.failed is not None:
             raise Found("went on where Spark fails", self._plain.failed[:500])
         self._compare()
+        self._compare_alone()
         return "equal"
 
     def _live(self, number: int, life: Life | None) -> str | None:
@@ -183,6 +190,21 @@ class _Trial:
             said = disagreement({s.name: self._common(s) for s in alike if not s.kind.endswith("by key")})
             if said is not None:
                 raise Found("sinks do not agree", said)
+
+    def _compare_alone(self) -> None:
+        """Find rows that depend on which other outputs there are, where each alone sees as much of event time."""
+        case = self._case
+        if len(case.outputs) == 1 or len(case.sources) > 1 or not SEE_EVERYTHING.issuperset(case.operators()):
+            return
+        for output in case.outputs:
+            sink = Sink("alone", "recording", output)
+            place = f"plain-{output}"
+            alone = undisturbed(used(replace(case, sinks=(sink,))), self._stage.base, self._spark, place)
+            rows = without(alone.of(output), self._free(sink)) if alone.failed is None else []
+            said = difference(rows, self._expected(sink, 0))
+            if said is not None:
+                raise Found("rows depend on the other outputs", f"{output}: {said}{alone.failed or ''}"[:1000])
+        self._stage.done["each output compared with itself alone"] += 1
 
     @property
     def _damaged(self) -> bool:
