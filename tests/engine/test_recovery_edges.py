@@ -6,8 +6,8 @@ from holdfast import NoValidCheckpoint
 from holdfast.engine.fencing import take_over
 from holdfast.engine.recovery import decide_recovery
 from holdfast.stores.store import DurableCheckpointStore
-from stores.builders import flipped, seal
-from stores.places import Place
+from stores.builders import flipped, seal, state_of, with_state
+from stores.places import BucketPlace, Place
 
 
 def test_a_damaged_fence_of_an_epoch_is_given_up_like_any_other(place: Place) -> None:
@@ -45,3 +45,17 @@ def test_the_refusal_counts_what_it_does_not_name(
         decide_recovery(store)
     assert ("more)" in str(caught.value)) == (more is not None)
     assert (more or "") in str(caught.value)
+
+
+def test_a_fresh_start_gives_up_ids_of_which_only_the_sidecar_is_left(
+    store: DurableCheckpointStore, place: Place
+) -> None:
+    """Their manifests may come back from a copy. In a bucket one beyond them is of a writer about to seal."""
+    for id in (1, 2, 3, 4):
+        store.save_with_state(with_state(id, state_of(id)), [state_of(id)])
+    store.save_state_data(5, [b"about to be sealed"])
+    for id in (2, 4):
+        place.delete(place.manifest(id))
+    newest = 4 if isinstance(place, BucketPlace) else 5
+    assert store.newest_id() == newest
+    assert decide_recovery(store, fresh=True).abandons == tuple(range(1, newest + 1))

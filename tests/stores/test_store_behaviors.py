@@ -598,3 +598,13 @@ def test_the_newest_is_looked_for_again_when_one_goes_while_it_is_looked_for(pla
     latest = place.interposed("read_manifest", meanwhile).load_latest()
     assert latest is not None
     assert latest.checkpoint_id == 4
+
+
+def test_a_sidecar_that_is_there_already_is_made_durable_all_the_same(place: Place) -> None:
+    """It may be one of ours that was cut off before its name was."""
+    confirmed: list[str] = []
+    store = place.interposed("confirm", lambda: confirmed.append("again"))
+    store.save_state_data(1, [b"first"])
+    assert confirmed == []
+    store.save_state_data(1, [b"first"])
+    assert confirmed == ["again"]
