@@ -19,7 +19,7 @@ def shrunk(case: Case, fails: Fails, *, most_runs: int = 60) -> Case:
     tried: set[str] = set()
     while progress:
         progress = False
-        for smaller in simpler(case):
+        for smaller in map(_without_sinks_that_never_come, simpler(case)):
             if repr(smaller) in tried:
                 continue
             if left == 0:
@@ -30,6 +30,10 @@ def shrunk(case: Case, fails: Fails, *, most_runs: int = 60) -> Case:
                 case, progress = smaller, True
                 break
     return case
+
+
+def _without_sinks_that_never_come(case: Case) -> Case:
+    return replace(case, sinks=tuple(sink for sink in case.sinks if sink.since <= len(case.lives)))
 
 
 def simpler(case: Case) -> Iterator[Case]:

@@ -43,6 +43,7 @@ SEE_EVERYTHING = {
 KNOWN_REFUSALS = {
     "has two columns named": "docs/pipelines.md: no sink could tell them apart",
     "needs a sink with a key": "docs/pipelines.md: update needs keyed sinks",
+    "output mode 'update' replaces rows": "docs/pipelines.md: update needs keyed sinks",
 }
 """What a first start may refuse although Spark would run it: what it says -> where that is documented."""
 
