@@ -104,3 +104,11 @@ def test_of_what_cannot_be_read_at_all_only_that_it_happened_counts(
     chosen = seal(store, 3, 1, Sequel({2: 2}, given_up_after=2))
     memory.put(memory.manifest(4), b"garbage")
     assert find_sequel(store, chosen, [4], TIMELINE) == Sequel({2: 2})
+
+
+def test_what_came_too_late_is_told_by_what_came_after_it(store: DurableCheckpointStore) -> None:
+    """Generation 2 began at id 3; a writer of generation 1 that slept sealed epoch 2 under id 4."""
+    chosen = seal(store, 1, 1)
+    for id, epoch, generation, began in ((4, 2, 1, []), (5, 3, 2, [(2, 3)])):
+        store.save(manifest(id, epoch, timeline=TIMELINE, generation=generation, began=began))
+    assert find_sequel(store, chosen, [4, 5], TIMELINE) == Sequel({3: 5})
