@@ -86,8 +86,9 @@ class Overruled:
         id = manifest.checkpoint_id
         if id not in self._by:
             replaced_by = self._generations.replaced_by(id, manifest.generation)
-            if self._generations.overtook(manifest) and replaced_by is not None:
+            if replaced_by is not None:
                 self._by[id] = replaced_by
             else:
+                self._generations.overtook(manifest)
                 self._by = dict.fromkeys((*manifest.abandons, *manifest.gives_up(self._ids)), id) | self._by
         return self.by(id)
