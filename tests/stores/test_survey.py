@@ -7,6 +7,7 @@ from holdfast.engine.fencing import take_over
 from holdfast.stores.survey import Survey
 from holdfast.stores.verification import Verifier
 from stores.builders import seal
+from stores.jobs import TIMELINE
 from stores.places import Place
 
 
@@ -66,3 +67,13 @@ def test_a_sidecar_is_needed_by_others_as_long_as_one_of_them_is_there(place: Pl
     assert survey.needs(name)
     survey.forget(fence.checkpoint_id)
     assert not survey.needs(name)
+
+
+def test_what_came_too_late_counts_for_nothing_and_hides_nobody_elses_word(place: Place) -> None:
+    """Generation 2 began at id 4. What generation 1 sealed as 6 gave up 2; what generation 2 sealed gave up 3."""
+    store = place.open()
+    seal(store, 2, 3, generation=1, timeline=TIMELINE)
+    for id, generation, said in ((5, 2, {"abandons": [3]}), (6, 1, {"abandons": [2]}), (7, 2, {"began": [(2, 4)]})):
+        seal(store, id, generation=generation, timeline=TIMELINE, **said)
+    valid = {facts.checkpoint_id for facts in survey_of(place).facts() if facts.condition is Condition.VALID}
+    assert valid == {2, 5, 7}
