@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from measuring import interval, machine_facts
-from pipeline import RESULTS, WORKLOADS
+from pipeline import RESULTS, WORKLOADS, own_seconds
 from pipeline_workloads import Workload
 
 HERE = Path(__file__).resolve().parent
@@ -32,8 +32,8 @@ class Side:
     """A process that runs a workload's epochs when it is asked to."""
 
     def __init__(self, code: Path, workload: Workload, directory: Path, seed: int) -> None:
-        environment = {**os.environ, "PYTHONPATH": f"{code}{os.pathsep}{HERE}"}
-        command = [sys.executable, str(HERE / "commits_side.py"), workload.name, str(directory), str(seed)]
+        environment = {**os.environ, "PYTHONPATH": f"{code / 'src'}{os.pathsep}{code / 'benchmarks'}"}
+        command = [sys.executable, "-P", str(HERE / "commits_side.py"), workload.name, str(directory), str(seed)]
         self._process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -44,8 +44,8 @@ class Side:
         _pipe(self._process.stdin).flush()
         for line in _pipe(self._process.stdout):
             if line.startswith("round "):
-                found: dict[str, list[float]] = json.loads(line.removeprefix("round "))
-                return found
+                found = json.loads(line.removeprefix("round "))
+                return {"epoch": found["epoch"], "own": [own_seconds(steps) for steps in found["steps"]]}
         raise SystemExit(f"a side ended with code {self._process.wait()}")
 
     def close(self) -> None:
@@ -61,11 +61,11 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 
 @contextmanager
 def code_of(commit: str, directory: Path) -> Iterator[Path]:
-    """Check a commit out beside everything else; yield its source folder."""
+    """Check a commit out beside everything else; yield its folder."""
     place = directory / "base"
     subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(place), commit], check=True)
     try:
-        yield place / "src"
+        yield place
     finally:
         subprocess.run(["git", "worktree", "remove", "--force", str(place)], check=False)
 
@@ -75,7 +75,7 @@ def measure(workload: Workload, base: Path, directory: Path, generator: random.R
     seed = generator.randrange(2**31)
     with ExitStack() as stack:
         sides = {}
-        for name, code in (("base", base), ("present", HERE.parent / "src")):
+        for name, code in (("base", base), ("present", HERE.parent)):
             sides[name] = Side(code, workload, directory / name, seed)
             stack.callback(sides[name].close)
         order = list(sides)

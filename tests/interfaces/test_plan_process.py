@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from interfaces.test_cli_process import in_a_pipe
 from interfaces.test_run_process import pipeline, put, rows
 from spark.files import everything_in
@@ -19,6 +21,7 @@ def planned(file: Path, *said: object) -> Any:
     return ran
 
 
+@pytest.mark.long
 def test_a_plan_says_what_the_run_then_does(pipeline: Path) -> None:
     folder = pipeline.parent
     pipeline.write_text(pipeline.read_text().replace("path: ./in,", "path: ./in, max_files: 1,"))

@@ -15,8 +15,7 @@ Labs = Callable[[str], Lab]
 
 OPERATORS = [
     ("python_state", "rocksdb"),
-    ("several", "memory"),
-    *long(("windows", "memory"), ("running", "rocksdb"), ("running", "memory")),
+    *long(("several", "memory"), ("windows", "memory"), ("running", "rocksdb"), ("running", "memory")),
     *long(
         ("joined", "rocksdb"),
         ("joined", "memory"),

@@ -20,6 +20,7 @@ from holdfast.engine.work_places import LOCK, HeldFolder
 from holdfast.errors import ApprovalNeeded, PipelineError
 from holdfast.spark.pipeline import Pipeline
 from holdfast.spark.trial import may_not_fit
+from marks import long
 from spark.conftest import Lab
 from spark.files import everything_in
 from spark.pipelines import PIPELINES
@@ -171,7 +172,10 @@ def test_what_a_trial_left_that_died_goes_with_the_next_start(lab: Labs) -> None
     living.release()
 
 
-@pytest.mark.parametrize("kind", sorted(set(PIPELINES) - {"fan_out", "referenced"}))
+OTHERS = sorted(set(PIPELINES) - {"fan_out", "referenced", "windows", "python_state", "several"})
+
+
+@pytest.mark.parametrize("kind", ["windows", "python_state", "several", *long(*OTHERS)])
 def test_under_another_spark_every_kind_of_state_is_tried(
     kind: str, lab: Labs, queries: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
