@@ -21,7 +21,7 @@ from holdfast import (
     SinkCommitStatus,
 )
 from holdfast.core.manifest import checksum_of
-from holdfast.stores.store import DurableCheckpointStore
+from holdfast.stores.store import DurableCheckpointStore, StorageOptions
 from stores.builders import COMMITTED, PENDING, flipped, manifest, seal, state_of, with_state
 from stores.places import Place
 
@@ -608,3 +608,8 @@ def test_a_sidecar_that_is_there_already_is_made_durable_all_the_same(place: Pla
     assert confirmed == []
     store.save_state_data(1, [b"first"])
     assert confirmed == ["again"]
+
+
+def test_what_storage_was_opened_with_is_not_shown() -> None:
+    """It stands in tracebacks and logs of whoever prints a store."""
+    assert "hunter2" not in repr(StorageOptions({"aws_secret_access_key": "hunter2"}))
