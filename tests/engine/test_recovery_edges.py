@@ -3,10 +3,14 @@
 import pytest
 
 from holdfast import NoValidCheckpoint
+from holdfast.core.contracts import LedgerState
 from holdfast.engine.fencing import take_over
+from holdfast.engine.ledgers import Ledgers
 from holdfast.engine.recovery import decide_recovery
+from holdfast.errors import HoldfastError
 from holdfast.stores.store import DurableCheckpointStore
 from stores.builders import flipped, seal, state_of, with_state
+from stores.jobs import TIMELINE
 from stores.places import BucketPlace, Place
 
 
@@ -59,3 +63,19 @@ def test_a_fresh_start_gives_up_ids_of_which_only_the_sidecar_is_left(
     newest = 4 if isinstance(place, BucketPlace) else 5
     assert store.newest_id() == newest
     assert decide_recovery(store, fresh=True).abandons == tuple(range(1, newest + 1))
+
+
+@pytest.mark.parametrize(("rewound_to", "refused"), [(3, True), (4, False)])
+def test_nobody_goes_back_to_what_only_a_target_knows_was_given_up(
+    store: DurableCheckpointStore, rewound_to: int, refused: bool
+) -> None:
+    """Doubled or lost rows without this: the target went on from an earlier epoch, with others of one number."""
+    seal(store, 3, 4, 5, generation=1, timeline=TIMELINE)
+    ledgers = Ledgers({"a": LedgerState(TIMELINE, 2, rewound_to, None, rewound_in=2, rewound_to=rewound_to)})
+    if refused:
+        with pytest.raises(HoldfastError, match="checkpoint 4 cannot be used: it was given up"):
+            decide_recovery(store, from_id=4, ledgers=ledgers)
+    else:
+        chosen = decide_recovery(store, from_id=4, ledgers=ledgers).chosen
+        assert chosen is not None
+        assert chosen.checkpoint_id == 4
