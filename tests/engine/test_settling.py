@@ -353,6 +353,16 @@ def test_a_sink_that_was_settled_since_may_be_left_out_of_a_way_back(
         settle(store, decision(chosen), {})
 
 
+def test_who_came_too_late_does_not_know_what_a_sink_is_owed(store: DurableCheckpointStore) -> None:
+    """Loss without this: its writer was replaced before the sink was added, so it names none."""
+    chosen = seal(store, 4, {"a": token(4)}, sink_commit_statuses={"a": PENDING})
+    said = {"timeline": TIMELINE, "sink_commit_statuses": {"a": PENDING}}
+    store.save(manifest(6, 4, generation=1, timeline=TIMELINE))
+    store.save(manifest(7, 4, generation=2, began=[(2, 3)], **said))
+    with pytest.raises(PipelineError, match="'a' was removed from the pipeline"):
+        settle(store, decision(chosen), {})
+
+
 def test_every_sink_is_looked_at_before_one_may_be_left_out(store: DurableCheckpointStore) -> None:
     statuses = {"a": COMMITTED, "b": PENDING, "c": PENDING}
     chosen = seal(store, 4, {}, sink_commit_statuses=statuses)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.core.contracts import LedgerState, Token
 from holdfast.core.entries import SinkCommitStatus
+from holdfast.core.generations import Overruled
 from holdfast.core.manifest import CheckpointManifest
 from holdfast.engine.coordinator import RecordedEpoch
 from holdfast.engine.ledgers import Ledgers
@@ -76,14 +77,19 @@ class Settler:
     def _settled_since(self, name: str) -> bool:
         """Whether what came after the checkpoint that we go back to shows that the sink is owed nothing any more.
 
-        It says so, or went on without the sink, which it could do for no other reason.
+        It says so, or went on without the sink, which it could do for no other reason. A writer that came too late
+        did not go on from there: it may never have heard of the sink.
         """
         chosen, settled = self._decision.chosen, (None, SinkCommitStatus.COMMITTED)
         assert chosen is not None
+        manifests = list(self._store.manifests())
+        overruled = Overruled.told_by(manifests, {manifest.checkpoint_id for manifest in manifests})
         return any(
             later.sink_commit_statuses.get(name) in settled
-            for later in self._store.manifests()
-            if later.checkpoint_id > chosen.checkpoint_id and later.timeline == chosen.timeline
+            for later in manifests
+            if later.checkpoint_id > chosen.checkpoint_id
+            and later.checkpoint_id not in overruled
+            and later.timeline == chosen.timeline
         )
 
     def settle(self, ledgers: Mapping[str, LedgerState]) -> Settling:
