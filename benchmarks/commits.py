@@ -63,6 +63,10 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 def code_of(commit: str, directory: Path) -> Iterator[Path]:
     """Check a commit out beside everything else; yield its folder."""
     place = directory / "base"
+    if subprocess.run(
+        ["git", "rev-parse", "--quiet", "--verify", f"{commit}^{{commit}}"], stdout=subprocess.DEVNULL
+    ).returncode:
+        raise SystemExit(f"there is no commit '{commit}' here")
     subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(place), commit], check=True)
     try:
         yield place

@@ -28,5 +28,3 @@ KEPT: dict[str, Case] = {
         (Life("crash", 2),),
     ),
 }
-OPEN: dict[str, tuple[Case, str]] = {}
-"""Found, not mended yet: the case, and why."""

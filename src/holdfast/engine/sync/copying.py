@@ -180,6 +180,11 @@ def readable(store: DurableCheckpointStore, checkpoint_id: int) -> CheckpointMan
         return None
 
 
+def newest_of(store: DurableCheckpointStore) -> CheckpointManifest | None:
+    """Return the newest manifest that can be read."""
+    return next((found for id in reversed(store.list_ids()) if (found := readable(store, id)) is not None), None)
+
+
 def is_damaged(store: DurableCheckpointStore, checkpoint_id: int) -> bool:
     """Whether a manifest is there and makes no sense. One that a later version wrote is not damaged."""
     try:

@@ -10,7 +10,7 @@ from holdfast.core.manifest import CheckpointManifest
 from holdfast.engine.events import Observer, SyncPulled
 from holdfast.engine.startup import StartOptions
 from holdfast.engine.sync.catalogue import Catalogue
-from holdfast.engine.sync.copying import is_same, readable
+from holdfast.engine.sync.copying import newest_of, readable
 from holdfast.engine.sync.notes import SyncNotes
 from holdfast.engine.sync.owner import OwnerLock, Ownership
 from holdfast.engine.sync.pull import Pulled, Puller
@@ -18,7 +18,7 @@ from holdfast.engine.sync.push import Pusher, is_settled
 from holdfast.engine.sync.retention import BucketRetention
 from holdfast.engine.sync.settings import SyncSettings
 from holdfast.engine.sync.sides import Side, bucket_side, local_side
-from holdfast.engine.sync.standing import Standing, compare, newest_of
+from holdfast.engine.sync.standing import Standing, compare
 from holdfast.errors import CheckpointNotFound, NoValidCheckpoint, PipelineDefinitionError, PipelineError
 from holdfast.stores.store import DurableCheckpointStore
 from holdfast.stores.verification import ByteProgress
@@ -115,8 +115,7 @@ class SyncLink:
         """Look which checkpoint others would go on from: notes may not say it, or one that the bucket lost since."""
         for manifest in reversed(self.catalogue.look()):
             if manifest.epoch > 0 and self.catalogue.is_whole(manifest):
-                here = readable(self.local.store, manifest.checkpoint_id)
-                if here is not None and is_same(here, manifest):
+                if self.puller.is_here(manifest):
                     self.copied_id = manifest.checkpoint_id
                     self.notes.copied(manifest.checkpoint_id)
                 return

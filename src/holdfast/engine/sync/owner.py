@@ -11,7 +11,7 @@ from uuid import UUID
 
 from holdfast.clock import Clock, utc_from_ms
 from holdfast.core.manifest import CheckpointManifest
-from holdfast.engine.sync.copying import readable
+from holdfast.engine.sync.copying import newest_of
 from holdfast.engine.sync.documents import Document, Documents
 from holdfast.errors import CorruptCheckpoint, Fenced, InvalidRequest
 from holdfast.stores.medium import VersionChanged
@@ -88,8 +88,7 @@ class OwnerLock:
                 return
             whose = f"belongs to pipeline '{owner.pipeline}' (timeline {owner.timeline})"
         else:
-            found = (readable(self._bucket, id) for id in reversed(self._bucket.list_ids()))
-            newest = next((manifest for manifest in found if manifest is not None), None)
+            newest = newest_of(self._bucket)
             if newest is None or newest.timeline == timeline:
                 return
             whose = f"has no {OWNER}, but holds checkpoints of timeline {newest.timeline}"

@@ -114,7 +114,8 @@ class Puller:
         overruled = Overruled(set(self._catalogue.listed))
         for manifest in reversed(found):
             given_up = overruled.take_in(manifest) is not None
-            if manifest.uuid == wanted if wanted else not given_up and self._can_be_brought(manifest):
+            chosen = manifest.uuid == wanted if wanted else not given_up and self._can_be_brought(manifest)
+            if chosen:
                 try:
                     bring(manifest)
                     choice.base = manifest
@@ -131,9 +132,10 @@ class Puller:
         return choice
 
     def _can_be_brought(self, manifest: CheckpointManifest) -> bool:
-        return manifest.epoch > 0 and (self._is_here(manifest) or self._catalogue.is_whole(manifest))
+        return manifest.epoch > 0 and (self.is_here(manifest) or self._catalogue.is_whole(manifest))
 
-    def _is_here(self, manifest: CheckpointManifest) -> bool:
+    def is_here(self, manifest: CheckpointManifest) -> bool:
+        """Whether the store has a checkpoint of the bucket, whole by its looks."""
         here = readable(self._local.store, manifest.checkpoint_id)
         return here is not None and is_same(here, manifest) and self._local.store.glance_at(here).valid
 
@@ -144,7 +146,7 @@ class Puller:
         for id in sorted(manifest.replays):
             if (owed := readable(self._bucket.store, id)) is not None:
                 self._bring_decision(owed, moved)
-        if not self._is_here(manifest):
+        if not self.is_here(manifest):
             self._bring_sidecars(manifest, moved, on_bytes)
         files, file_bytes = self._materials.fetch(self._local.materials, manifest, on_bytes)
         moved.objects, moved.bytes = moved.objects + files, moved.bytes + file_bytes

@@ -128,7 +128,7 @@ class Pusher:
         self._vouched |= doubtful
 
     def _refuse_damage(self, manifest: CheckpointManifest, damage: dict[str, list[str]]) -> None:
-        """Say on which side it is."""
+        """Raise, and say on which side it is."""
         own = self._local.store.damage_in(manifest, damage)
         theirs = [text for found in damage.values() for text in found]
         where, what = (self._local, own) if own else (self._bucket, theirs)

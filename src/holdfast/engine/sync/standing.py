@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from holdfast.core.manifest import CheckpointManifest
-from holdfast.engine.sync.copying import is_same, readable
+from holdfast.engine.sync.copying import is_same, newest_of, readable
 from holdfast.engine.sync.owner import Ownership
 from holdfast.stores.store import DurableCheckpointStore
 
@@ -61,8 +61,3 @@ def _came_late(here: CheckpointManifest, newest: CheckpointManifest, there: Chec
     The store went on since, at least with the generation that the bucket knows: that one was not another machine's.
     """
     return (here.generation or 0) < (there.generation or 0) <= (newest.generation or 0)
-
-
-def newest_of(store: DurableCheckpointStore) -> CheckpointManifest | None:
-    """Return the newest manifest that can be read."""
-    return next((found for id in reversed(store.list_ids()) if (found := readable(store, id)) is not None), None)
